@@ -1,0 +1,100 @@
+"""Neighbour lists on the host (vesin), and an `AtomGraph` from an ASE `Atoms`.
+
+The list is exact for skewed, left-handed, thin and partly periodic cells and for coordinates
+outside the cell. Everything here is float64 numpy; batches are cast when they are padded.
+"""
+
+import numpy as np
+import vesin
+from ase import Atoms
+
+from janus_jax.errors import StructureError
+from janus_jax.graph import AtomGraph
+from janus_jax.typing import Array, Bool, Float, Int
+
+COINCIDENT_ANGSTROM = 1e-4
+
+
+def complete_cell(cell: Float[Array, "3 3"], pbc: Bool[Array, "3"]) -> Float[Array, "3 3"]:
+    """Replace missing (zero) vectors of directions without periodicity by unit vectors normal to the rest."""
+    if (pbc & (np.linalg.norm(cell, axis=1) == 0)).any():
+        raise StructureError(f"a periodic direction has no cell vector: pbc {pbc.tolist()}, cell {cell.tolist()}")
+    given = np.linalg.norm(cell, axis=1) > 0
+    # The right singular vectors beyond the rank span what the given vectors do not.
+    spare = list(np.linalg.svd(np.where(given[:, None], cell, 0))[2][given.sum() :])
+    full = np.array([cell[k] if given[k] else spare.pop() for k in range(3)])
+    height = abs(np.linalg.det(full)) / np.prod(np.linalg.norm(full, axis=1))
+    if height < 1e-6:
+        raise StructureError(f"the cell vectors lie in one plane: {cell.tolist()}")
+    return full
+
+
+def wrap(
+    positions: Float[Array, "atoms 3"], cell: Float[Array, "3 3"], pbc: Bool[Array, "3"]
+) -> Float[Array, "atoms 3"]:
+    """Fold periodic directions into the cell and centre the others, so that float32 loses no digits."""
+    cell = complete_cell(cell, pbc)
+    fractional = positions @ np.linalg.inv(cell)
+    centre = fractional.mean(0) if len(fractional) else 0.0
+    return np.where(pbc, fractional - np.floor(fractional), fractional - centre) @ cell
+
+
+def neighbor_list(
+    positions: Float[Array, "atoms 3"], cell: Float[Array, "3 3"], pbc: Bool[Array, "3"], cutoff: float
+) -> tuple[Int[Array, "edges"], Int[Array, "edges"], Int[Array, "edges 3"]]:
+    """All pairs within `cutoff` (Å), images included: (source, centre, image of the source).
+
+    Sorted by centre, then source, then image, so that equal structures give equal graphs.
+
+    Raises:
+        StructureError: two atoms coincide, coordinates are not finite, or the cell is degenerate.
+    """
+    if not (np.isfinite(positions).all() and np.isfinite(cell).all()):
+        raise StructureError("positions or cell are not finite")
+    if len(positions) == 0:
+        return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros((0, 3), np.int32)
+    search = vesin.NeighborList(cutoff=cutoff, full_list=True)
+    centre, source, image, distance = search.compute(
+        points=positions, box=complete_cell(cell, pbc), periodic=pbc, quantities="ijSd"
+    )
+    if len(distance) and distance.min() < COINCIDENT_ANGSTROM:
+        k = int(distance.argmin())
+        raise StructureError(f"atoms {int(centre[k])} and {int(source[k])} coincide ({distance[k]:.1e} Å apart)")
+    order = np.lexsort((image[:, 2], image[:, 1], image[:, 0], source, centre))
+    return source[order].astype(np.int32), centre[order].astype(np.int32), image[order].astype(np.int32)
+
+
+def from_atoms(atoms: Atoms, cutoff: float, dataset: int = 0) -> AtomGraph:
+    """The graph of one structure, unpadded numpy, positions wrapped.
+
+    Charge and spin multiplicity come from `atoms.info` ("charge", "spin"; 0 if absent).
+
+    Raises:
+        StructureError: as `neighbor_list`.
+    """
+    n = len(atoms)
+    pbc, cell = np.asarray(atoms.pbc), np.asarray(atoms.cell.array)
+    if not np.isfinite(atoms.positions).all():
+        raise StructureError("positions are not finite")
+    positions = wrap(atoms.positions, cell, pbc)
+    src, dst, image = neighbor_list(positions, cell, pbc, cutoff)
+
+    def info(key):
+        return np.array([int(atoms.info.get(key, 0))], np.int32)
+
+    return AtomGraph(
+        positions=positions,
+        numbers=atoms.numbers.astype(np.int32),
+        atom_structure=np.zeros(n, np.int32),
+        atom_mask=np.ones(n, bool),
+        src=src,
+        dst=dst,
+        image=image,
+        edge_mask=np.ones(len(src), bool),
+        cell=cell[None],
+        pbc=pbc[None],
+        structure_mask=np.ones(1, bool),
+        charge=info("charge"),
+        spin=info("spin"),
+        dataset=np.array([dataset], np.int32),
+    )

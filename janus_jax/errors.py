@@ -1,0 +1,58 @@
+"""Errors a user can cause. Each message says what was given, what is allowed, what to do.
+
+All derive from `JanusError`, which the command line prints as one sentence without a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class JanusError(Exception):
+    """Base of all errors that are about input, not about a bug."""
+
+
+class UnknownNameError(JanusError, ValueError):
+    """A name that is not among the allowed ones."""
+
+    def __init__(self, what: str, given: str, allowed: Iterable[str]):
+        names = sorted(str(name) for name in allowed)
+        near = difflib.get_close_matches(str(given), names, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"Unknown {what} {given!r}; allowed: {', '.join(names)}.{hint}")
+
+
+class MissingPackageError(JanusError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, *, extra: str, purpose: str):
+        super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'janus-jax[{extra}]'.")
+
+
+class StateMismatchError(JanusError, ValueError):
+    """Weights that do not belong to the configured architecture."""
+
+    def __init__(self, missing: list[str], unknown: list[str], shapes: list[str]):
+        parts = [
+            f"{len(names)} {what}: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+            for what, names in (("missing", missing), ("unknown", unknown), ("of another shape", shapes))
+            if names
+        ]
+        super().__init__("The weights do not fit the model's configuration; " + "; ".join(parts) + ".")
+
+
+class StructureError(JanusError, ValueError):
+    """A structure that no potential can be evaluated on."""
+
+
+class CapacityError(JanusError, ValueError):
+    """Structures that do not fit into the arrays meant for them."""
+
+    def __init__(self, need, capacity, hint: str = "raise the capacity or the batch's atom budget"):
+        over = [
+            f"{getattr(need, name)} {name} needed, capacity {getattr(capacity, name)}"
+            for name in ("atoms", "edges", "structures")
+            if getattr(need, name) > getattr(capacity, name)
+        ]
+        super().__init__(f"Does not fit: {'; '.join(over)}. To go on, {hint}.")

@@ -1,0 +1,86 @@
+"""`AtomGraph`: one or several structures as padded, masked arrays, and their neighbours' edges.
+
+Conventions (DESIGN.md section 2): cell vectors are rows; edge e goes from source `j = src[e]` to
+centre `i = dst[e]`, with vector `positions[j] + image[e] @ cell - positions[i]`; edges are sorted
+by `dst`. Arrays are numpy on the host (built by `janus_jax.data`) or jax on a device.
+
+Padding: padded atoms belong to the last structure slot and padded edges point from the last atom to
+itself; both keep `atom_structure` and `dst` sorted. Their masks are False, and every model makes
+their contribution exactly zero. A padded structure has the identity as cell.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from janus_jax.typing import Array, Bool, Float, Int, pytree
+
+
+@pytree
+class Targets:
+    """Labels to learn, each with the mask of where it is known."""
+
+    energy: Float[Array, "structures"]
+    """Total energy minus the reference energies of the atoms, eV."""
+    energy_mask: Bool[Array, "structures"]
+    forces: Float[Array, "atoms 3"]
+    """eV/Å."""
+    forces_mask: Bool[Array, "atoms"]
+    stress: Float[Array, "structures 3 3"]
+    """eV/Å^3, tensile positive."""
+    stress_mask: Bool[Array, "structures"]
+
+
+@pytree
+class AtomGraph:
+    """Structures and their edges within a cutoff; see the module docstring."""
+
+    positions: Float[Array, "atoms 3"]
+    """Å; periodic directions wrapped into the cell."""
+    numbers: Int[Array, "atoms"]
+    """Atomic numbers."""
+    atom_structure: Int[Array, "atoms"]
+    """Structure each atom belongs to, ascending."""
+    atom_mask: Bool[Array, "atoms"]
+    src: Int[Array, "edges"]
+    dst: Int[Array, "edges"]
+    image: Int[Array, "edges 3"]
+    """Cell of the source, in whole cell vectors."""
+    edge_mask: Bool[Array, "edges"]
+    cell: Float[Array, "structures 3 3"]
+    pbc: Bool[Array, "structures 3"]
+    structure_mask: Bool[Array, "structures"]
+    charge: Int[Array, "structures"]
+    """Total charge, e."""
+    spin: Int[Array, "structures"]
+    """Multiplicity 2S+1; 0 = not given."""
+    dataset: Int[Array, "structures"]
+    """Index into the model's list of data sets."""
+    targets: Targets | None = None
+
+    def replace(self, **changes) -> "AtomGraph":
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def capacity(self) -> "Capacity":
+        """The array lengths, padding included."""
+        return Capacity(len(self.numbers), len(self.src), len(self.charge))
+
+    def atoms_per_structure(self) -> Int[Array, "structures"]:
+        """Real atoms of each structure."""
+        return jnp.zeros(self.charge.shape, jnp.int32).at[self.atom_structure].add(self.atom_mask.astype(jnp.int32))
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Capacity:
+    """Array lengths of an `AtomGraph`, or its need of them: what a compiled program is fixed to."""
+
+    atoms: int
+    edges: int
+    structures: int
+
+    def fits(self, need: "Capacity") -> bool:
+        return need.atoms <= self.atoms and need.edges <= self.edges and need.structures <= self.structures
+
+    def __add__(self, other: "Capacity") -> "Capacity":
+        return Capacity(self.atoms + other.atoms, self.edges + other.edges, self.structures + other.structures)
