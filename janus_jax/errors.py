@@ -56,3 +56,33 @@ class CapacityError(JanusError, ValueError):
             if getattr(need, name) > getattr(capacity, name)
         ]
         super().__init__(f"Does not fit: {'; '.join(over)}. To go on, {hint}.")
+
+
+class UnknownElementError(JanusError, ValueError):
+    """Elements a model was not made for."""
+
+    def __init__(self, unknown: list[str], known: list[str]):
+        shown = ", ".join(known) if len(known) <= 20 else f"{known[0]} to {known[-1]}"
+        super().__init__(
+            f"The model does not know {', '.join(unknown)}; it knows {shown}. "
+            "Use a model trained on these elements, or remove the structure."
+        )
+
+
+class ModelFileError(JanusError, ValueError):
+    """A model file that cannot be used."""
+
+    def __init__(self, path, reason: str):
+        super().__init__(f"{path}: {reason}.")
+
+
+class DataError(JanusError, ValueError):
+    """A data file that cannot be used; says which file, and frame where it applies."""
+
+
+class ConfigError(JanusError, ValueError):
+    """A configuration that does not fit the schema; one line per problem, with its dotted path."""
+
+
+class TrainingError(JanusError, RuntimeError):
+    """A run that cannot go on."""

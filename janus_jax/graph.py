@@ -12,6 +12,7 @@ their contribution exactly zero. A padded structure has the identity as cell.
 import dataclasses
 
 import jax.numpy as jnp
+import numpy as np
 
 from janus_jax.typing import Array, Bool, Float, Int, pytree
 
@@ -69,6 +70,23 @@ class AtomGraph:
     def atoms_per_structure(self) -> Int[Array, "structures"]:
         """Real atoms of each structure."""
         return jnp.zeros(self.charge.shape, jnp.int32).at[self.atom_structure].add(self.atom_mask.astype(jnp.int32))
+
+
+@pytree
+class LabelCounts:
+    """Labels in a global batch of graphs: what the means of the loss are taken over."""
+
+    energies: Float[Array, ""]
+    forces: Float[Array, ""]
+    """Atoms with force labels."""
+    stresses: Float[Array, ""]
+
+    @staticmethod
+    def of(graphs: list["AtomGraph"], dtype=np.float32) -> "LabelCounts":
+        def total(name):
+            return np.asarray(sum(getattr(g.targets, name).sum() for g in graphs if g.targets is not None), dtype)
+
+        return LabelCounts(total("energy_mask"), total("forces_mask"), total("stress_mask"))
 
 
 @dataclasses.dataclass(frozen=True, order=True)

@@ -70,7 +70,7 @@ class SO2Convolution(nnx.Module):
     """Linear maps per m on edge-frame features; `extra` additional scalars come from m = 0."""
 
     def __init__(self, lmax: int, mmax: int, size_in: int, size_out: int, *, extra: int = 0, rngs: nnx.Rngs):
-        self.degrees = [lmax + 1 - m for m in range(mmax + 1)]
+        self.degrees = tuple(lmax + 1 - m for m in range(mmax + 1))
         self.extra, self.size_out = extra, size_out
         self.fc_m0 = Linear(self.degrees[0] * size_in, extra + self.degrees[0] * size_out, rngs=rngs)
         self.so2_m_conv = nnx.List(SO2Linear(n * size_in, n * size_out, rngs=rngs) for n in self.degrees[1:])

@@ -138,7 +138,7 @@ class EdgeWise(nnx.Module):
     def __init__(self, config: EsenConfig, scalars: int, *, rngs: nnx.Rngs):
         self.config = config
         lmax, mmax, channels, hidden = config.lmax, config.orders, config.channels, config.hidden_channels
-        self.degrees = [lmax + 1 - m for m in range(mmax + 1)]
+        self.degrees = tuple(lmax + 1 - m for m in range(mmax + 1))
         extra = hidden * (lmax if config.activation == "gate" else 1)
         self.so2_conv_1 = SO2Convolution(lmax, mmax, 2 * channels, hidden, extra=extra, rngs=rngs)
         self.so2_conv_1.rad_func = RadialMLP(

@@ -1,0 +1,100 @@
+"""The model file: one `.npz` with the weights by name and a JSON description of everything else.
+
+It holds all that prediction needs (architecture, cutoff, elements, reference energies, scale,
+units) and loads without the training configuration.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from janus_jax.errors import ModelFileError
+from janus_jax.models import POTENTIALS, convert
+from janus_jax.models.potential import Potential
+
+FORMAT = 1
+HEADER = "janus_model"
+MODEL_FILE = "model.janus"
+
+
+def save(path: str | os.PathLike, model: Potential, summary: dict[str, Any] | None = None) -> None:
+    """Write `model` to `path`; `summary` is free-form JSON about its training."""
+    header = {
+        "format": FORMAT,
+        "model": model.config.model_dump(mode="json"),
+        "scale": model.scale,
+        "references_eV": {str(number): energy for number, energy in model.references},
+        "units": {"length": "angstrom", "energy": "eV", "forces": "eV/angstrom", "stress": "eV/angstrom^3"},
+        "summary": summary or {},
+    }
+    temporary = Path(f"{path}.partial")
+    with open(temporary, "wb") as file:
+        np.savez(file, **{HEADER: np.array(json.dumps(header))}, **convert.save_state(model))
+    temporary.replace(path)
+
+
+def find(path: str | os.PathLike) -> Path:
+    """The model file at `path`: the file itself, or the one inside a run folder.
+
+    Raises:
+        ModelFileError: there is none.
+    """
+    path = Path(path)
+    file = path / MODEL_FILE if path.is_dir() else path
+    if not file.exists():
+        inside = f"no {MODEL_FILE} in this folder; training writes it when it ends" if path.is_dir() else "no such file"
+        raise ModelFileError(path, inside)
+    return file
+
+
+def describe(path: str | os.PathLike) -> dict[str, Any]:
+    """The header of a model file.
+
+    Raises:
+        ModelFileError: not a model file, damaged, or of a newer format.
+    """
+    return _open(find(path))[0]
+
+
+def load(path: str | os.PathLike, dtype=None) -> Potential:
+    """The potential in a model file or run folder, in `dtype` (as stored if None).
+
+    Raises:
+        ModelFileError: not a model file, damaged, or of a newer format.
+        StateMismatchError: the weights do not fit the stored architecture.
+    """
+    header, weights = _open(find(path))
+    config_class, model_class = POTENTIALS[header["model"]["name"]]
+    references = tuple(sorted((int(number), float(e)) for number, e in header["references_eV"].items()))
+    config = config_class.model_validate(header["model"])
+    abstract = nnx.eval_shape(
+        lambda: model_class(config, rngs=nnx.Rngs(0), scale=header["scale"], references=references)
+    )
+    model = convert.load_state(abstract, weights)
+    return model if dtype is None else convert.cast(model, dtype)
+
+
+def _open(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if HEADER not in archive.files:
+                raise ModelFileError(path, "not a janus-jax model file")
+            header = json.loads(str(archive[HEADER]))
+            weights = {name: archive[name] for name in archive.files if name != HEADER}
+    except ModelFileError:
+        raise
+    except Exception as error:
+        raise ModelFileError(path, f"not a janus-jax model file, or damaged ({type(error).__name__})") from error
+    if header["format"] > FORMAT or header["model"]["name"] not in POTENTIALS:
+        raise ModelFileError(path, f"written by a newer version (format {header['format']}, this one reads {FORMAT})")
+    return header, weights
+
+
+def parameter_count(model: Potential) -> int:
+    """Number of trainable numbers."""
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))

@@ -1,0 +1,115 @@
+"""ASE calculator: any of our potentials as `atoms.calc`."""
+
+import logging
+import os
+
+import numpy as np
+from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes
+from ase.stress import full_3x3_to_voigt_6_stress
+
+from janus_jax import bundle
+from janus_jax.data.batching import bucket, need, pad
+from janus_jax.data.neighbors import from_atoms
+from janus_jax.models.potential import Potential
+from janus_jax.prediction import check_elements, predict
+
+log = logging.getLogger(__name__)
+
+
+class JanusCalculator(Calculator):
+    """Energy, free_energy (the same), forces and stress of a potential for one structure.
+
+    The neighbour list is built at cutoff + skin and kept until an atom could have crossed the
+    cutoff unseen. Arrays grow in steps of at most 25 %, so that changing numbers of neighbours do
+    not recompile each time; `compiled_capacities` lists the sizes used so far.
+
+    Args:
+        model: a potential, or the path of a model file or run folder.
+        skin: Å.
+        dataset: index of the data-set embedding to use, for models that have one.
+
+    Raises:
+        UnknownElementError, StructureError: on `calculate`, for structures the model cannot treat.
+    """
+
+    implemented_properties = ["energy", "free_energy", "forces", "stress"]  # noqa: RUF012 (ASE's convention)
+
+    def __init__(self, model: Potential | str | os.PathLike, *, skin: float = 0.3, dataset: int = 0, **kwargs):
+        super().__init__(**kwargs)
+        self.model = model if isinstance(model, Potential) else bundle.load(model)
+        self.skin, self.dataset = skin, dataset
+        self.compiled_capacities: list = []
+        self.rebuilds = 0
+        self._list = None
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        if len(self.atoms) == 0:
+            self.results = {"energy": 0.0, "free_energy": 0.0, "forces": np.zeros((0, 3)), "stress": np.zeros(6)}
+            return
+        check_elements(self.model, self.atoms.numbers)
+        if self._list is None or not self._list.valid_for(self.atoms, self.model.cutoff, self.skin):
+            self._rebuild()
+        result = predict(self.model, self._list.graph_of(self.atoms, self.model.dtype))
+        energy = float(result.energy[0])
+        self.results = {
+            "energy": energy,
+            "free_energy": energy,
+            "forces": np.asarray(result.forces[: len(self.atoms)], np.float64),
+        }
+        if self.atoms.cell.rank == 3:
+            self.results["stress"] = full_3x3_to_voigt_6_stress(np.asarray(result.stress[0], np.float64))
+        elif "stress" in properties:
+            raise PropertyNotImplementedError("stress needs a cell with three vectors; this structure has none")
+
+    def _rebuild(self):
+        graph = from_atoms(self.atoms, self.model.cutoff + self.skin, self.dataset)
+        capacity = bucket(need(graph))
+        if self._list is not None and self._list.capacity.fits(need(graph)):
+            capacity = self._list.capacity
+        if capacity not in self.compiled_capacities:
+            log.info("neighbour list needs %s; arrays of %s are compiled", need(graph), capacity)
+            self.compiled_capacities.append(capacity)
+        self.rebuilds += 1
+        self._list = _NeighborList(self.atoms.copy(), graph, capacity)
+
+
+class _NeighborList:
+    """The edges found for one set of positions, and whether they still do for another."""
+
+    def __init__(self, atoms, graph, capacity):
+        self.atoms, self.capacity = atoms, capacity
+        self.padded = pad([graph], capacity, np.float64)
+        self.shift = graph.positions - atoms.positions  # wrapping: lattice vectors of the cell at build time
+
+    def _deformation(self, atoms) -> np.ndarray:
+        """F with cell = cell at build time @ F; the identity if there is no full cell."""
+        if atoms.cell.rank < 3:
+            return np.eye(3)
+        return np.linalg.solve(self.atoms.cell.array, atoms.cell.array)
+
+    def valid_for(self, atoms, cutoff: float, skin: float) -> bool:
+        """No unlisted pair can be within the cutoff.
+
+        An unlisted pair was at least cutoff + skin apart. The cell's deformation F shrinks that at most
+        by its smallest singular value, and the motion beside F by twice the largest displacement.
+        """
+        old = self.atoms
+        if len(old) != len(atoms) or (old.numbers != atoms.numbers).any() or (old.pbc != atoms.pbc).any():
+            return False
+        if any(old.info.get(key, 0) != atoms.info.get(key, 0) for key in ("charge", "spin")):
+            return False
+        if atoms.cell.rank != old.cell.rank or (atoms.cell.rank < 3 and (atoms.cell != old.cell).any()):
+            return False
+        if not (np.isfinite(atoms.positions).all() and np.isfinite(atoms.cell.array).all()):
+            return False
+        deformation = self._deformation(atoms)
+        displacement = np.linalg.norm(atoms.positions - old.positions @ deformation, axis=1).max()
+        shrink = np.linalg.svd(deformation, compute_uv=False).min()
+        return shrink * (cutoff + skin) - 2 * displacement >= cutoff
+
+    def graph_of(self, atoms, dtype):
+        positions = np.zeros_like(self.padded.positions)
+        positions[: len(atoms)] = atoms.positions + self.shift @ self._deformation(atoms)
+        cell = np.where(self.padded.structure_mask[:, None, None], atoms.cell.array[None], self.padded.cell)
+        return self.padded.replace(positions=positions.astype(dtype), cell=cell.astype(dtype))

@@ -1,0 +1,1 @@
+"""The command line: `main` parses, one module a command does the work and is imported only then."""

@@ -1,0 +1,38 @@
+"""`janus-jax demo`: the whole way on the built-in water set, with pictures."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from janus_jax.cli._tables import show_metrics
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    import json
+
+    from janus_jax import JanusCalculator
+    from janus_jax.cli._logging import to_stderr
+    from janus_jax.cli.train import configure
+    from janus_jax.data.readers import read_frames
+    from janus_jax.train import loop
+    from md import nve
+
+    to_stderr()
+    result = loop.run(configure([f"output={arguments.output}", *arguments.overrides]))
+    start = read_frames("water:test")[0]
+    dynamics = nve.run(start, JanusCalculator(result.model), temperature_kelvin=300.0, timestep_fs=0.5, steps=1000)
+    nve.plot(dynamics, result.folder / "plots" / "nve.png")
+    figures = {**result.figures, "nve": dynamics.figures()}
+    (result.folder / "results.json").write_text(json.dumps(figures, indent=1) + "\n")
+    figures["plots"] = [str(path) for path in sorted(Path(result.folder / "plots").glob("*.png"))]
+    return figures
+
+
+def show(figures: dict[str, Any]) -> None:
+    show_metrics({name: figures[name] for name in ("validation", "test")})
+    nve = figures["nve"]
+    print(
+        f"NVE, {nve['atoms']} atoms, {nve['picoseconds']} ps at about {nve['mean_temperature_kelvin']:.0f} K: "
+        f"drift {nve['drift_meV_per_atom_per_ps']:.4f} meV/atom/ps, {nve['steps_per_s']:.0f} steps/s"
+    )
+    print(f"{figures['seconds']} s of training. Pictures: {', '.join(figures['plots'])}")

@@ -1,0 +1,62 @@
+"""What every test runs under: eight virtual CPU devices, strict types, checked shapes.
+
+JAX reads its settings when it is imported, so they are put into the environment here, before any
+test or package of ours is. Subprocesses and pytest-xdist's workers inherit them.
+
+jax-md is the exception: it does not import under strict promotion (0.2.29 adds int64 to float32 at
+the top of `rigid_body`), so its modules are executed under JAX's defaults. What our tests call in it
+still runs strictly; code that cannot needs `jax.numpy_dtype_promotion("standard")` around the call.
+
+Shapes and types in annotations are checked by jaxtyping and beartype, in our packages only, through
+an import hook. It is installed here and not with jaxtyping's own `--jaxtyping-packages`, so that it
+also holds when pytest runs without the options of pyproject.toml (IDEs, `-c /dev/null`).
+"""
+
+import os
+import sys
+from importlib.machinery import PathFinder, SourceFileLoader
+
+PACKAGES = ("janus_jax", "md", "partition", "pallas_kernels")
+DEVICES = "--xla_force_host_platform_device_count=8"
+
+early = sorted(name for name in ("jax", *PACKAGES) if name in sys.modules)
+if early:
+    raise RuntimeError(f"{', '.join(early)} imported before tests/conftest.py could set up JAX: find the pytest plugin")
+
+if DEVICES not in os.environ.get("XLA_FLAGS", "").split():
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}".strip()
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_ENABLE_X64"] = "1"
+os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+os.environ.setdefault("MPLBACKEND", "agg")
+
+import jaxtyping  # noqa: E402
+
+jaxtyping.install_import_hook(PACKAGES, "beartype.beartype")
+
+
+class DefaultPromotionLoader(SourceFileLoader):
+    """Executes a module under JAX's default promotion rules."""
+
+    def exec_module(self, module):
+        import jax
+
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            super().exec_module(module)
+
+
+class JaxMDFinder:
+    """Finds jax_md as usual, and gives it the loader above."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] != "jax_md":
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = DefaultPromotionLoader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+sys.meta_path.insert(0, JaxMDFinder)
