@@ -81,7 +81,7 @@ def load(path: str | os.PathLike, dtype=None) -> Potential:
 
 def _open(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             if HEADER not in archive.files:
                 raise ModelFileError(path, "not a janus-jax model file")
             header = json.loads(str(archive[HEADER]))

@@ -7,7 +7,7 @@ Not imported by the library. `SMALL` and `CAPACITY` are shared by all tests, so 
 import itertools
 import json
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from janus_jax.graph import AtomGraph, Capacity
 from janus_jax.models import esen
 from janus_jax.models.convert import name_of
 from janus_jax.models.potential import Potential, Prediction, energy_forces_stress
+from janus_jax.typing import Array
 
 CAPACITY = Capacity(atoms=24, edges=512, structures=3)
 SMALL = {
@@ -51,7 +52,14 @@ def rel_error(value, reference) -> float:
 
 def molecule() -> Atoms:
     """Two water molecules, charged, not periodic."""
-    positions = [[0.0, 0.1, 0.0], [0.9, -0.4, 0.2], [-0.7, -0.6, 0.1], [0.5, 2.3, 1.1], [1.2, 2.9, 0.7], [0.1, 1.6, 0.7]]
+    positions = [
+        [0.0, 0.1, 0.0],
+        [0.9, -0.4, 0.2],
+        [-0.7, -0.6, 0.1],
+        [0.5, 2.3, 1.1],
+        [1.2, 2.9, 0.7],
+        [0.1, 1.6, 0.7],
+    ]
     return Atoms("OH2OH2", positions, info={"charge": -1, "spin": 2, "dataset": 1})
 
 
@@ -195,6 +203,21 @@ def random_esen(seed: int = 0, dtype=np.float64, **settings) -> esen.Esen:
     return esen.load_state(config, {name: draw(name, shape).astype(dtype) for name, shape in sorted(names.items())})
 
 
+VARIANTS = {
+    "gate": {},
+    "s2": {"activation": "s2", "feed_forward": "grid"},
+    "lmax1": {"lmax": 1, "num_layers": 1},
+    "lmax3_mmax1": {"lmax": 3, "mmax": 1, "num_layers": 1},
+    "lmax4_mmax2": {"lmax": 4, "mmax": 2, "num_layers": 1},
+}
+
+
+@cache
+def variant(name: str) -> esen.Esen:
+    """One of the models of `VARIANTS`, the same in all tests."""
+    return random_esen(**VARIANTS[name])
+
+
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 """`jax.jit` for programs that run a few times: half the compilation."""
 
@@ -215,8 +238,8 @@ def evaluate(model: Potential, *atoms: Atoms) -> Prediction:
 
 
 @quick_jit
-def weighted_gradient(model: Potential, graph: AtomGraph, weights: Prediction) -> tuple[jax.Array, nnx.State]:
-    """The sum of predictions times `weights`, and its gradient with respect to all variables.
+def weighted_gradient(model: Potential, graph: AtomGraph, weights: Prediction) -> tuple[Array, dict[str, Array]]:
+    """The sum of predictions times `weights`, and its gradient with respect to all variables by name.
 
     With energies and forces in it, this is the derivative every loss needs: a second-order one.
     """
@@ -226,4 +249,5 @@ def weighted_gradient(model: Potential, graph: AtomGraph, weights: Prediction) -
         out = energy_forces_stress(nnx.merge(graphdef, state), graph)
         return sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(out), jax.tree.leaves(weights), strict=True))
 
-    return jax.value_and_grad(loss)(state)
+    value, gradient = jax.value_and_grad(loss)(state)
+    return value, {name_of(path): variable[...] for path, variable in nnx.to_flat_state(gradient)}

@@ -3,19 +3,24 @@
 JAX reads its settings when it is imported, so they are put into the environment here, before any
 test or package of ours is. Subprocesses and pytest-xdist's workers inherit them.
 
+Compiled programs are kept between runs in .pytest_cache/jax; JAX's key for them covers the program,
+its versions, its devices and the processor. JAX_ENABLE_COMPILATION_CACHE=0 turns that off.
+
 jax-md is the exception: it does not import under strict promotion (0.2.29 adds int64 to float32 at
 the top of `rigid_body`), so its modules are executed under JAX's defaults. What our tests call in it
 still runs strictly; code that cannot needs `jax.numpy_dtype_promotion("standard")` around the call.
 
 Shapes and types in annotations are checked by jaxtyping and beartype, in our packages only, through
-an import hook. It is installed here and not with jaxtyping's own `--jaxtyping-packages`, so that it
-also holds when pytest runs without the options of pyproject.toml (IDEs, `-c /dev/null`).
+an import hook. The packages must be importable from a folder on sys.path (`pythonpath` in
+pyproject.toml): the hook does not see what only the finder of an editable install knows.
 """
 
 import os
 import sys
 from importlib.machinery import PathFinder, SourceFileLoader
+from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 PACKAGES = ("janus_jax", "md", "partition", "pallas_kernels")
 DEVICES = "--xla_force_host_platform_device_count=8"
 
@@ -30,6 +35,8 @@ os.environ["JAX_ENABLE_X64"] = "1"
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ.setdefault("MPLBACKEND", "agg")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import jaxtyping  # noqa: E402
 

@@ -2,34 +2,36 @@
 # install.sh ENVIRONMENT LOCK: makes the virtual environment ENVIRONMENT, and installs the versions in
 # LOCK and, in editable mode, the checkout; does nothing if that is done already.
 #
-# The stamp is written last and holds what the environment was made from. Without a stamp, or if its
-# Python no longer runs, an environment is half-made or broken, and is made anew.
+# An environment is made anew if an earlier call did not finish, if its Python does not run, or if it
+# was moved. One that runs but was made otherwise, or from other versions, gets ours on top.
 set -e
 environment=$1
 lock=$2
-stamp=$environment/.installed
 python=$environment/bin/python
-place= # where the environment was made: its scripts hold that path
+started=$environment/.installing # there while a call is not finished
+stamp=$environment/.installed    # written last: what was installed, and where
 
-made_from() { echo "$PWD/$environment" && cat "$lock" pyproject.toml; }
-
-runs() { "$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; }
-
-if [ -f "$stamp" ] && runs; then
-    if [ "$(made_from)" = "$(cat "$stamp")" ]; then exit 0; fi
-    read -r place <"$stamp"
-fi
-
-if [ "$place" != "$PWD/$environment" ]; then
-    found=$(/bin/sh tools/find_python.sh) || exit 1
-    echo "Making $environment with $found" >&2
-    "$found" -m venv --clear "$environment"
-fi
-
-rm -f "$stamp"
+contents() { echo "$PWD/$environment" && cat "$lock" pyproject.toml; }
+runs() { "$python" -c 'import sys, pip; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; }
+moved() { [ -f "$stamp" ] && read -r place <"$stamp" && [ "$place" != "$PWD/$environment" ]; }
 pip() { "$python" -m pip --disable-pip-version-check --no-input "$@"; }
+
+if [ -e "$started" ] || ! runs || moved; then
+    found=$(/bin/sh tools/find_python.sh) || exit 1
+    echo "Making $environment with $found; this takes a few minutes." >&2
+    rm -rf "$environment"
+    mkdir -p "$environment"
+    : >"$started"
+    "$found" -m venv "$environment"
+elif [ -f "$stamp" ] && [ "$(contents)" = "$(cat "$stamp")" ]; then
+    exit 0
+fi
+
+: >"$started"
+rm -f "$stamp"
 pip install --quiet --requirement "$lock"
 pip install --quiet --no-deps --no-build-isolation --editable .
-pip check
-made_from >"$stamp"
+conflicts=$(pip check) || { echo "$conflicts" >&2; exit 1; }
+contents >"$stamp"
+rm "$started"
 echo "$environment is ready." >&2

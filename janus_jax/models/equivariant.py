@@ -17,7 +17,7 @@ from janus_jax.typing import Array, Float
 NORM_EPS = 1e-5
 
 NodeFeatures = Float[Array, "atoms coefficients channels"]
-FrameFeatures = list[Float[Array, "edges parts channels"]]
+FrameFeatures = list[Float[Array, "edges _parts _channels"]]
 
 
 class RMSNorm(nnx.Module):

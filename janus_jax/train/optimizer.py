@@ -1,6 +1,7 @@
 """AdamW with warm-up, cosine decay and clipping, as eSEN and UMA are trained (models.md section B.4)."""
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import nnx
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
@@ -22,21 +23,29 @@ class OptimizerConfig(BaseModel):
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+    """Learning rate as a function of the steps done."""
     peak = config.learning_rate
-    return optax.warmup_cosine_decay_schedule(
+    rate = optax.warmup_cosine_decay_schedule(
         init_value=config.warmup_factor * peak,
         peak_value=peak,
         warmup_steps=config.warmup_steps,
         decay_steps=max(steps, config.warmup_steps + 1),
         end_value=config.final_factor * peak,
     )
+    return lambda count: rate(jnp.asarray(count, jnp.float32))  # optax mixes integers and floats
+
+
+def name_of_leaf(path) -> str:
+    """Name of a parameter from its path in a pytree."""
+    keys = [getattr(key, "key", getattr(key, "name", None)) for key in path]
+    return name_of(tuple(key for key in keys if key not in (None, "value")))
 
 
 def decays(params: nnx.State) -> nnx.State:
     """True where weight decay applies: all but biases and the parameters of norms."""
 
     def rule(path, leaf):
-        name = name_of(tuple(getattr(key, "key", getattr(key, "name", key)) for key in path))
+        name = name_of_leaf(path)
         return not ("bias" in name or "affine" in name or leaf.ndim < 2)
 
     return jax.tree_util.tree_map_with_path(rule, params)

@@ -61,8 +61,9 @@ class Trainer:
 
     def _update(self, state: TrainState, gradient: nnx.State) -> tuple[TrainState, StepReport]:
         """One optimizer step and the moving average; a gradient that is not finite changes nothing."""
-        norm = optax.global_norm(gradient)
-        updates, optimizer = self.optimizer.update(gradient, state.optimizer, state.params)
+        norm = optax.tree.norm(gradient)
+        with jax.numpy_dtype_promotion("standard"):  # optax raises a Python float to an integer power
+            updates, optimizer = self.optimizer.update(gradient, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
         step = state.step + 1
         # A young average forgets its random start faster: decay min(ema_decay, (1 + n) / (10 + n)).

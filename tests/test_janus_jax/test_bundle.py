@@ -1,0 +1,61 @@
+"""The model file: everything comes back, and what is not one is named."""
+
+import json
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from janus_jax import bundle
+from janus_jax.errors import ModelFileError
+from janus_jax.models import convert
+from janus_jax.models.esen import Esen, EsenConfig
+
+CONFIG = EsenConfig(num_layers=1, channels=4, hidden_channels=4, edge_channels=4, num_basis=4, charge_spin="sinusoidal")
+
+
+@pytest.fixture
+def model():
+    return Esen(CONFIG, rngs=nnx.Rngs(3), scale=1.5, references=((1, -13.25), (8, -430.125)))
+
+
+def test_round_trip(model, tmp_path):
+    bundle.save(tmp_path / bundle.MODEL_FILE, model, {"note": "å"})
+    loaded = bundle.load(tmp_path)  # a run folder
+    assert (loaded.config, loaded.scale, loaded.references) == (model.config, model.scale, model.references)
+    stored, original = convert.save_state(loaded), convert.save_state(model)
+    assert stored.keys() == original.keys() and "charge_embedding.W" in stored
+    for name, array in original.items():
+        np.testing.assert_array_equal(stored[name], array)
+        assert stored[name].dtype == array.dtype == np.float32
+    assert bundle.load(tmp_path, np.float64).dtype == np.float64
+    header = bundle.describe(tmp_path / bundle.MODEL_FILE)
+    assert header["summary"] == {"note": "å"} and header["references_eV"] == {"1": -13.25, "8": -430.125}
+    assert nnx.split(loaded)[0] == nnx.split(model)[0]  # same programs are reused
+
+
+def test_what_is_not_a_model_file_is_named(model, tmp_path):
+    with pytest.raises(ModelFileError, match="nowhere: no such file"):
+        bundle.load(tmp_path / "nowhere")
+    with pytest.raises(ModelFileError, match="no model.janus in this folder"):
+        bundle.load(tmp_path)
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(ModelFileError, match="text: not a janus-jax model file"):
+        bundle.load(tmp_path / "text")
+    np.savez(tmp_path / "other.npz", a=np.zeros(3))
+    with pytest.raises(ModelFileError, match="other.npz: not a janus-jax model file"):
+        bundle.load(tmp_path / "other.npz")
+
+
+def test_a_damaged_file_and_one_of_the_future_are_refused(model, tmp_path):
+    path = tmp_path / "m.janus"
+    bundle.save(path, model)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelFileError, match="damaged"):
+        bundle.load(path)
+    header = {"format": bundle.FORMAT + 1, "model": {"name": "esen"}}
+    with open(path, "wb") as file:
+        np.savez(file, **{bundle.HEADER: np.array(json.dumps(header))})
+    with pytest.raises(ModelFileError, match="newer version"):
+        bundle.load(path)

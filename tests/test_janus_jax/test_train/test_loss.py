@@ -1,0 +1,107 @@
+"""The loss against plain numpy, and its independence of the grouping into micro-batches."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from janus_jax.data import batching, readers
+from janus_jax.graph import LabelCounts
+from janus_jax.models import convert
+from janus_jax.models.esen import Esen, EsenConfig
+from janus_jax.models.potential import Prediction
+from janus_jax.train import optimizer
+from janus_jax.train.loss import LossConfig, loss
+from janus_jax.train.state import Trainer
+
+CONFIG = EsenConfig(cutoff_angstrom=3.0, num_layers=1, channels=8, hidden_channels=8, edge_channels=8, num_basis=6)
+
+
+@pytest.fixture(scope="module")
+def graphs():
+    frames = readers.read_frames("water:train")[:5]
+    return readers.load_graphs("water", frames, CONFIG.cutoff_angstrom, {1: -13.0, 8: -100.0})
+
+
+def mask_some(graph, *, energy=True, forces=True, stress=True):
+    t = graph.targets
+    return graph.replace(
+        targets=type(t)(
+            t.energy, t.energy_mask & energy, t.forces, t.forces_mask & forces, t.stress, t.stress_mask & stress
+        )
+    )
+
+
+def total_need(graphs):
+    return sum((batching.need(g) for g in graphs), start=batching.Capacity(0, 0, 0))
+
+
+def test_terms_equal_numpy_with_missing_labels_and_padding(graphs):
+    graphs = [
+        mask_some(graphs[0], energy=False),
+        mask_some(graphs[1], forces=False),
+        mask_some(graphs[2], stress=False),
+    ]
+    need = total_need(graphs)
+    batch = batching.pad(graphs, batching.Capacity(need.atoms + 5, need.edges + 3, 5), np.float64)
+    rng = np.random.default_rng(0)
+    p = Prediction(
+        rng.normal(size=5), rng.normal(size=(need.atoms + 5, 3)), np.zeros((5, 3, 3)), rng.normal(size=(5, 3, 3))
+    )
+    terms = loss(p, batch, LabelCounts.of(graphs, np.float64), LossConfig(energy=3, forces=5, stress=7))
+
+    sizes = [len(g.numbers) for g in graphs]
+    energies = [abs(p.energy[k] - graphs[k].targets.energy[0]) / sizes[k] for k in (1, 2)]
+    start = np.cumsum([0, *sizes])
+    rows = np.concatenate([np.arange(start[k], start[k + 1]) for k in (0, 2)])
+    labels = np.concatenate([graphs[0].targets.forces, graphs[2].targets.forces])
+    forces = np.linalg.norm(p.forces[rows] - labels, axis=1).mean()
+    stress = np.mean([np.abs(p.stress[k] - graphs[k].targets.stress[0]) for k in (0, 1)])
+    np.testing.assert_allclose(terms.energy_per_atom, np.mean(energies), rtol=1e-13)
+    np.testing.assert_allclose(terms.force_norm, forces, rtol=1e-13)
+    np.testing.assert_allclose(terms.stress, stress, rtol=1e-13)
+    np.testing.assert_allclose(terms.total, 3 * np.mean(energies) + 5 * forces + 7 * stress, rtol=1e-13)
+
+
+def test_gradient_of_a_batch_is_the_same_for_every_grouping(graphs):
+    model = convert.cast(Esen(CONFIG, rngs=nnx.Rngs(0)), np.float64)
+    trainer = Trainer(model, optimizer.make(optimizer.OptimizerConfig(), 10), LossConfig(), 0.9)
+    state = trainer.init(model)
+    graphs = [mask_some(graphs[0], energy=False), *graphs[1:4], mask_some(graphs[4], forces=False)]
+    need = total_need(graphs)
+    counts = LabelCounts.of(graphs, np.float64)
+
+    def gradient(groups):
+        parts = [trainer.gradient(state, batching.pad(g, need, np.float64), counts) for g in groups]
+        return jax.tree.map(lambda *x: np.asarray(sum(x)), *[p[0] for p in parts]), sum(
+            float(p[1].total) for p in parts
+        )
+
+    whole, value = gradient([graphs])
+    for groups in ([graphs[:2], graphs[2:]], [[g] for g in reversed(graphs)], [graphs[1::2], graphs[::2]]):
+        split, split_value = gradient(groups)
+        np.testing.assert_allclose(split_value, value, rtol=1e-12)
+        for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(split), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-12 * max(1.0, np.abs(a).max()))
+    assert trainer.compilations() == 1  # one capacity, one program
+
+
+def test_exact_predictions_have_zero_loss_and_finite_gradient(graphs):
+    batch = batching.pad(graphs[:1], total_need(graphs[:1]), np.float64)
+    t = batch.targets
+    perfect = Prediction(t.energy, t.forces, np.zeros((1, 3, 3)), t.stress)
+    counts = LabelCounts.of(graphs[:1], np.float64)
+    value, gradient = jax.value_and_grad(lambda p: loss(p, batch, counts, LossConfig()).total)(perfect)
+    assert float(value) == 0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("absent", list(itertools.combinations(["energy", "forces", "stress"], 2)))
+def test_a_batch_without_some_labels_is_no_division_by_zero(graphs, absent):
+    graph = mask_some(graphs[0], **{name: False for name in absent})
+    batch = batching.pad([graph], batching.need(graph), np.float64)
+    zero = Prediction(np.zeros(1), np.zeros_like(batch.positions), np.zeros((1, 3, 3)), np.zeros((1, 3, 3)))
+    value = float(loss(zero, batch, LabelCounts.of([graph], np.float64), LossConfig()).total)
+    assert np.isfinite(value) and value > 0

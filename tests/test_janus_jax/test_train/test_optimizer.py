@@ -1,0 +1,80 @@
+"""Schedule, decay rules, clipping and moving average."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from janus_jax.models.esen import Esen, EsenConfig
+from janus_jax.train import optimizer
+from janus_jax.train.loss import LossConfig
+from janus_jax.train.optimizer import OptimizerConfig
+from janus_jax.train.state import Trainer
+
+MODEL = EsenConfig(num_layers=1, channels=4, hidden_channels=4, edge_channels=4, num_basis=4, charge_spin="sinusoidal")
+
+
+def test_schedule_warms_up_and_ends_at_the_final_factor():
+    config = OptimizerConfig(learning_rate=1e-2, warmup_steps=10, warmup_factor=0.2, final_factor=0.01)
+    rate = optimizer.schedule(config, 100)
+    np.testing.assert_allclose(rate(0), 2e-3, rtol=1e-6)
+    np.testing.assert_allclose(rate(5), 6e-3, rtol=1e-6)
+    np.testing.assert_allclose(rate(10), 1e-2, rtol=1e-6)
+    np.testing.assert_allclose(rate(55), 1e-2 * (0.01 + 0.99 * 0.5), rtol=1e-6)
+    np.testing.assert_allclose(rate(100), 1e-4, rtol=1e-5)
+
+
+def test_weights_and_tables_decay_but_biases_and_norms_do_not():
+    params = nnx.state(Esen(MODEL, rngs=nnx.Rngs(0)), nnx.Param)
+    rule = {optimizer.name_of_leaf(path): leaf for path, leaf in jax.tree.leaves_with_path(optimizer.decays(params))}
+    assert rule["sphere_embedding.weight"] and rule["blocks.0.edge_wise.so2_conv_1.fc_m0.weight"]
+    assert rule["blocks.0.atom_wise.so3_linear_1.weight"] and rule["head.energy_block.4.weight"]
+    for name in (
+        "blocks.0.norm_1.affine_weight", "norm.affine_bias", "blocks.0.edge_wise.so2_conv_1.rad_func.net.1.weight",
+        "head.energy_block.0.bias", "blocks.0.atom_wise.so3_linear_1.bias",
+    ):  # fmt: skip
+        assert not rule[name], name
+
+
+def update_once(gradient_scale, ema_decay=0.9, **changes):
+    model = Esen(MODEL, rngs=nnx.Rngs(0))
+    config = OptimizerConfig(**changes)
+    trainer = Trainer(model, optimizer.make(config, 10), LossConfig(), ema_decay)
+    state = trainer.init(model)
+    gradient = jax.tree.map(lambda x: gradient_scale * jnp.ones_like(x), state.params)
+    return trainer, state, *trainer.update(state, gradient)
+
+
+def test_update_is_optax_adamw_behind_a_clip():
+    trainer, state, new, report = update_once(100.0, clip_norm=1.0, weight_decay=0.1)
+    gradient = jax.tree.map(lambda x: 100.0 * jnp.ones_like(x), state.params)
+    norm = float(optax.tree.norm(gradient))
+    np.testing.assert_allclose(report.gradient_norm, norm, rtol=1e-5)
+    clipped = jax.tree.map(lambda g: g / norm, gradient)
+    config = OptimizerConfig(clip_norm=1.0, weight_decay=0.1)
+    reference = optax.adamw(optimizer.schedule(config, 10), weight_decay=0.1, mask=optimizer.decays)
+    with jax.numpy_dtype_promotion("standard"):
+        updates, _ = reference.update(clipped, reference.init(state.params), state.params)
+    for a, b in zip(
+        jax.tree.leaves(optax.apply_updates(state.params, updates)), jax.tree.leaves(new.params), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_average_follows_the_parameters_and_fixed_variables_stay():
+    trainer, state, new, _ = update_once(1.0, ema_decay=0.9)
+    decay = 2 / 11  # (1 + n) / (10 + n) at n = 1, below 0.9
+    for old, fresh, mean in zip(*map(jax.tree.leaves, (state.ema, new.params, new.ema)), strict=True):
+        np.testing.assert_allclose(mean, decay * old + (1 - decay) * fresh, rtol=1e-5, atol=1e-7)
+    assert jax.tree.leaves(new.fixed), "sinusoidal frequencies are not parameters"
+    for a, b in zip(jax.tree.leaves(state.fixed), jax.tree.leaves(new.fixed), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert int(new.step) == 1
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing():
+    _, state, new, report = update_once(np.nan)
+    assert not bool(report.finite)
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True):
+        np.testing.assert_array_equal(a, b)
