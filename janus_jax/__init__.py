@@ -18,7 +18,7 @@ _EXPORTS = {
     "predict": "janus_jax.prediction",
     "save": "janus_jax.bundle",
 }
-__all__ = sorted(_EXPORTS)
+__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 __version__ = "0.1.0"
 
 

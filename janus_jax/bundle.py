@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
+from numpy.typing import DTypeLike
 
 from janus_jax.errors import ModelFileError
 from janus_jax.models import POTENTIALS, convert
@@ -34,7 +35,8 @@ def save(path: str | os.PathLike, model: Potential, summary: dict[str, Any] | No
     }
     temporary = Path(f"{path}.partial")
     with open(temporary, "wb") as file:
-        np.savez(file, **{HEADER: np.array(json.dumps(header))}, **convert.save_state(model))
+        arrays = {HEADER: np.array(json.dumps(header)), **convert.save_state(model)}
+        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
     temporary.replace(path)
 
 
@@ -61,7 +63,7 @@ def describe(path: str | os.PathLike) -> dict[str, Any]:
     return _open(find(path))[0]
 
 
-def load(path: str | os.PathLike, dtype=None) -> Potential:
+def load(path: str | os.PathLike, dtype: DTypeLike | None = None) -> Potential:
     """The potential in a model file or run folder, in `dtype` (as stored if None).
 
     Raises:

@@ -2,8 +2,10 @@
 
 import logging
 import os
+from typing import cast
 
 import numpy as np
+from ase import Atoms
 from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
@@ -40,30 +42,31 @@ class JanusCalculator(Calculator):
         self.skin, self.dataset = skin, dataset
         self.compiled_capacities: list = []
         self.rebuilds = 0
-        self._list = None
+        self._list: _NeighborList | None = None
 
     def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
         super().calculate(atoms, properties, system_changes)
-        if len(self.atoms) == 0:
+        atoms = cast(Atoms, self.atoms)
+        if len(atoms) == 0:
             self.results = {"energy": 0.0, "free_energy": 0.0, "forces": np.zeros((0, 3)), "stress": np.zeros(6)}
             return
-        check_elements(self.model, self.atoms.numbers)
-        if self._list is None or not self._list.valid_for(self.atoms, self.model.cutoff, self.skin):
-            self._rebuild()
-        result = predict(self.model, self._list.graph_of(self.atoms, self.model.dtype))
+        check_elements(self.model, atoms.numbers)
+        if self._list is None or not self._list.valid_for(atoms, self.model.cutoff, self.skin):
+            self._list = self._rebuilt(atoms)
+        result = predict(self.model, self._list.graph_of(atoms, self.model.dtype))
         energy = float(result.energy[0])
         self.results = {
             "energy": energy,
             "free_energy": energy,
-            "forces": np.asarray(result.forces[: len(self.atoms)], np.float64),
+            "forces": np.asarray(result.forces[: len(atoms)], np.float64),
         }
-        if self.atoms.cell.rank == 3:
+        if atoms.cell.rank == 3:
             self.results["stress"] = full_3x3_to_voigt_6_stress(np.asarray(result.stress[0], np.float64))
         elif "stress" in properties:
             raise PropertyNotImplementedError("stress needs a cell with three vectors; this structure has none")
 
-    def _rebuild(self):
-        graph = from_atoms(self.atoms, self.model.cutoff + self.skin, self.dataset)
+    def _rebuilt(self, atoms: Atoms) -> "_NeighborList":
+        graph = from_atoms(atoms, self.model.cutoff + self.skin, self.dataset)
         capacity = bucket(need(graph))
         if self._list is not None and self._list.capacity.fits(need(graph)):
             capacity = self._list.capacity
@@ -71,7 +74,7 @@ class JanusCalculator(Calculator):
             log.info("neighbour list needs %s; arrays of %s are compiled", need(graph), capacity)
             self.compiled_capacities.append(capacity)
         self.rebuilds += 1
-        self._list = _NeighborList(self.atoms.copy(), graph, capacity)
+        return _NeighborList(atoms.copy(), graph, capacity)
 
 
 class _NeighborList:
@@ -106,7 +109,7 @@ class _NeighborList:
         deformation = self._deformation(atoms)
         displacement = np.linalg.norm(atoms.positions - old.positions @ deformation, axis=1).max()
         shrink = np.linalg.svd(deformation, compute_uv=False).min()
-        return shrink * (cutoff + skin) - 2 * displacement >= cutoff
+        return bool(shrink * (cutoff + skin) - 2 * displacement >= cutoff)
 
     def graph_of(self, atoms, dtype):
         positions = np.zeros_like(self.padded.positions)

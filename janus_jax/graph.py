@@ -13,6 +13,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 from janus_jax.typing import Array, Bool, Float, Int, pytree
 
@@ -82,7 +83,7 @@ class LabelCounts:
     stresses: Float[Array, ""]
 
     @staticmethod
-    def of(graphs: list["AtomGraph"], dtype=np.float32) -> "LabelCounts":
+    def of(graphs: list["AtomGraph"], dtype: DTypeLike = np.float32) -> "LabelCounts":
         def total(name):
             return np.asarray(sum(getattr(g.targets, name).sum() for g in graphs if g.targets is not None), dtype)
 

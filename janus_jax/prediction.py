@@ -7,6 +7,7 @@ import numpy as np
 from ase.data import chemical_symbols
 from flax import nnx
 
+from janus_jax import compilation
 from janus_jax.errors import UnknownElementError
 from janus_jax.graph import AtomGraph
 from janus_jax.models.potential import Potential, Prediction, energy_forces_stress
@@ -61,4 +62,4 @@ def predict(model: Potential, graph: AtomGraph) -> Prediction:
 
 def compilations() -> int:
     """Programs compiled so far for prediction: one per model architecture and capacity."""
-    return _run._cache_size()
+    return compilation.count(_run)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from ase import Atoms, units
 from ase.calculators.calculator import Calculator
-from ase.md.velocitydistribution import MaxwellBoltzmannDistribution, Stationary
+from ase.md.velocitydistribution import Stationary, thermalize_momenta
 from ase.md.verlet import VelocityVerlet
 
 MEV_PER_EV = 1000.0
@@ -46,11 +46,13 @@ class Dynamics:
         }
 
 
-def run(start: Atoms, calculator: Calculator, *, temperature_kelvin: float, timestep_fs: float, steps: int, seed: int = 0) -> Dynamics:
+def run(
+    start: Atoms, calculator: Calculator, *, temperature_kelvin: float, timestep_fs: float, steps: int, seed: int = 0
+) -> Dynamics:
     """Velocity Verlet from `start` with velocities drawn at `temperature_kelvin`."""
     atoms = start.copy()
     atoms.calc = calculator
-    MaxwellBoltzmannDistribution(atoms, temperature_K=temperature_kelvin, rng=np.random.default_rng(seed))
+    thermalize_momenta(atoms, temperature_kelvin, rng=np.random.default_rng(seed))
     Stationary(atoms)
     rows = []
     dynamics = VelocityVerlet(atoms, timestep_fs * units.fs)

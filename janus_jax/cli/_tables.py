@@ -9,7 +9,11 @@ def show_metrics(parts: dict[str, dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table("set", "quantity", "MAE", "RMSE", "unit", "labels")
-    units = {"energy": ("meV_per_atom", "meV/atom"), "forces": ("meV_per_angstrom", "meV/Å"), "stress": ("meV_per_angstrom3", "meV/Å^3")}
+    units = {
+        "energy": ("meV_per_atom", "meV/atom"),
+        "forces": ("meV_per_angstrom", "meV/Å"),
+        "stress": ("meV_per_angstrom3", "meV/Å^3"),
+    }
     for part, metrics in parts.items():
         for name, (key, unit) in units.items():
             values = [metrics[f"{name}_{kind}_{key}"] for kind in ("mae", "rmse")]

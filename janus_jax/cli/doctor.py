@@ -7,7 +7,20 @@ import platform
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "e3nn-jax", "jax-md", "orbax-checkpoint", "numpy", "ase", "vesin", "pydantic", "tblite")
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "e3nn-jax",
+    "jax-md",
+    "orbax-checkpoint",
+    "numpy",
+    "ase",
+    "vesin",
+    "pydantic",
+    "tblite",
+)
 OURS = ("janus_jax", "md", "partition", "pallas_kernels")
 
 

@@ -10,7 +10,9 @@ import sys
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="janus-jax", description="Conservative machine-learned interatomic potentials in JAX.")
+    top = argparse.ArgumentParser(
+        prog="janus-jax", description="Conservative machine-learned interatomic potentials in JAX."
+    )
     top.add_argument("--debug", action="store_true", help="show the traceback of errors")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
@@ -21,7 +23,9 @@ def parser() -> argparse.ArgumentParser:
         return sub
 
     sub = command("train", "train a potential; without CONFIG: the built-in water set")
-    sub.add_argument("arguments", nargs="*", metavar="CONFIG | key=value", help="YAML file, then overrides such as batch.atoms=256")
+    sub.add_argument(
+        "arguments", nargs="*", metavar="CONFIG | key=value", help="YAML file, then overrides such as batch.atoms=256"
+    )
 
     sub = command("evaluate", "errors of a model on labelled structures")
     sub.add_argument("model", help="model file or run folder")

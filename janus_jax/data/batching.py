@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import jax
 import numpy as np
+from numpy.typing import DTypeLike
 
 from janus_jax.errors import CapacityError
 from janus_jax.graph import AtomGraph, Capacity, Targets
@@ -23,7 +24,7 @@ def need(graph: AtomGraph) -> Capacity:
     return Capacity(int(graph.atom_mask.sum()), int(graph.edge_mask.sum()), int(graph.structure_mask.sum()))
 
 
-def pad(graphs: Sequence[AtomGraph], capacity: Capacity, dtype=np.float32) -> AtomGraph:
+def pad(graphs: Sequence[AtomGraph], capacity: Capacity, dtype: DTypeLike = np.float32) -> AtomGraph:
     """Join unpadded host graphs into one of exactly `capacity`; floating-point arrays become `dtype`.
 
     Raises:
@@ -38,15 +39,16 @@ def pad(graphs: Sequence[AtomGraph], capacity: Capacity, dtype=np.float32) -> At
         arrays = [np.asarray(getattr(graph, field)) for graph in graphs]
         if offsets is not None:
             arrays = [array + offset for array, offset in zip(arrays, offsets, strict=False)]
-        rows = capacity.atoms if field in ATOM_FIELDS else capacity.edges if field in EDGE_FIELDS else capacity.structures
+        rows = (
+            capacity.atoms if field in ATOM_FIELDS else capacity.edges if field in EDGE_FIELDS else capacity.structures
+        )
         return _resized(arrays, rows, _padding(field, capacity), dtype)
 
     offsets = {"src": first_atom, "dst": first_atom, "atom_structure": range(len(graphs))}
     names = [field.name for field in dataclasses.fields(AtomGraph) if field.name != "targets"]
     arrays = {name: joined(name, offsets.get(name)) for name in names}
-    if any(graph.targets is not None for graph in graphs):
-        arrays["targets"] = _pad_targets(graphs, capacity, dtype)
-    return AtomGraph(**arrays)
+    labelled = all(graph.targets is not None for graph in graphs)
+    return AtomGraph(**arrays, targets=_pad_targets(graphs, capacity, dtype) if labelled else None)  # pyright: ignore
 
 
 def _padding(field: str, capacity: Capacity):
@@ -57,7 +59,7 @@ def _padding(field: str, capacity: Capacity):
     return np.eye(3) if field == "cell" else 0
 
 
-def _resized(arrays: list[np.ndarray], rows: int, fill, dtype) -> np.ndarray:
+def _resized(arrays: list[np.ndarray], rows: int, fill, dtype: DTypeLike) -> np.ndarray:
     tail, kind = arrays[0].shape[1:], arrays[0].dtype
     kind = dtype if np.issubdtype(kind, np.floating) else kind
     out = np.empty((rows, *tail), kind)
@@ -67,7 +69,7 @@ def _resized(arrays: list[np.ndarray], rows: int, fill, dtype) -> np.ndarray:
     return out
 
 
-def _pad_targets(graphs: Sequence[AtomGraph], capacity: Capacity, dtype) -> Targets:
+def _pad_targets(graphs: Sequence[AtomGraph], capacity: Capacity, dtype: DTypeLike) -> Targets:
     arrays = {}
     for field in dataclasses.fields(Targets):
         rows = capacity.atoms if field.name.startswith("forces") else capacity.structures

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from janus_jax.data.batching import fill, need, pad
 from janus_jax.graph import AtomGraph, Capacity, LabelCounts
@@ -37,8 +38,8 @@ def stream(
     capacity: Capacity,
     micro_batches: int,
     seed: int,
-    dtype=np.float32,
-    start: Position = Position(),  # noqa: B008 (immutable)
+    dtype: DTypeLike = np.float32,
+    start: Position = Position(),
 ) -> Iterator[GlobalBatch]:
     """Global batches forever, from `start` on.
 

@@ -102,6 +102,15 @@ def labels(frame: Atoms, keys: LabelKeys) -> dict[str, np.ndarray | None]:
     return arrays
 
 
+def check_labels(source: str | Path, frames: list[Atoms], keys: LabelKeys) -> None:
+    """Raises DataError, with source and frame, if a label has a wrong shape or is not finite."""
+    for index, frame in enumerate(frames):
+        try:
+            labels(frame, keys)
+        except DataError as error:
+            raise DataError(f"{source}, frame {index}: {error}.") from error
+
+
 def labelled_graph(
     frame: Atoms, cutoff: float, references: dict[int, float], keys: LabelKeys, dataset: int = 0
 ) -> AtomGraph:
@@ -110,7 +119,8 @@ def labelled_graph(
     found, n = labels(frame, keys), len(frame)
 
     def value(name, shape):
-        return np.zeros(shape) if found[name] is None else found[name].reshape(shape)
+        label = found[name]
+        return np.zeros(shape) if label is None else label.reshape(shape)
 
     offset = sum(references.get(int(number), 0.0) for number in frame.numbers)
     targets = Targets(

@@ -33,7 +33,9 @@ def least_squares(frames: list[Atoms], keys: LabelKeys | None = None) -> dict[in
     solution, _, rank, _ = np.linalg.lstsq(counts[known], target, rcond=None)
     if rank < len(numbers):
         symbols = ", ".join(chemical_symbols[n] for n in numbers)
-        log.info("the composition does not fix each E0 of %s apart (rank %d); only their sums mean something", symbols, rank)
+        log.info(
+            "the composition does not fix each E0 of %s apart (rank %d); only their sums mean something", symbols, rank
+        )
     return dict(zip(numbers.tolist(), solution.tolist(), strict=True))
 
 
@@ -49,7 +51,9 @@ def given(values: dict[str, float], frames: list[Atoms]) -> dict[int, float]:
     table = {atomic_numbers[symbol]: float(energy) for symbol, energy in values.items()}
     missing = [chemical_symbols[n] for n in composition(frames)[0] if n not in table]
     if missing:
-        raise DataError(f"No reference energy for {', '.join(missing)}; add them to data.references, or use least_squares.")
+        raise DataError(
+            f"No reference energy for {', '.join(missing)}; add them to data.references, or use least_squares."
+        )
     return table
 
 
@@ -61,4 +65,7 @@ def check(references: dict[int, float], frames: list[Atoms], keys: LabelKeys | N
         if energy is not None and len(frame):
             worst = max(worst, abs(float(energy) - sum(references[int(n)] for n in frame.numbers)) / len(frame))
     if worst > 50:
-        log.warning("energies differ from the reference energies by up to %.0f eV per atom; do both come from the same method?", worst)
+        log.warning(
+            "energies differ from the reference energies by up to %.0f eV per atom; do both come from the same method?",
+            worst,
+        )

@@ -17,7 +17,7 @@ import numpy as np
 from ase import Atoms, units
 from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
+from ase.md.velocitydistribution import thermalize_momenta
 from ase.optimize import FIRE
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
@@ -87,10 +87,10 @@ def sample_run(config: SamplingConfig, index: int) -> list[Atoms]:
     run = config.runs[index]
     rng = np.random.default_rng([config.seed, index])
     atoms = water_box(run, rng)
-    atoms.set_masses(np.where(atoms.numbers == 1, config.hydrogen_mass_amu, atoms.get_masses()))
+    atoms.arrays["masses"] = np.where(atoms.numbers == 1, config.hydrogen_mass_amu, atoms.get_masses())
     atoms.calc = calculator(config.inner_method)
-    FIRE(atoms, logfile=None).run(fmax=2.0, steps=40)
-    MaxwellBoltzmannDistribution(atoms, temperature_K=run.temperature_kelvin, rng=rng)
+    FIRE(atoms, logfile=None).run(fmax=2.0, steps=40)  # pyright: ignore[reportArgumentType]
+    thermalize_momenta(atoms, run.temperature_kelvin, rng=rng)
 
     step = config.inner_step_fs * units.fs
     friction = config.friction_per_fs * config.inner_step_fs

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from numpy.typing import DTypeLike
 
 from janus_jax.errors import StateMismatchError
 
@@ -18,7 +19,7 @@ def name_of(path: tuple) -> str:
     return ".".join(str(part) for part in path)
 
 
-def load_state(model: nnx.Module, mapping: Mapping[str, np.ndarray]) -> nnx.Module:
+def load_state[M: nnx.Module](model: M, mapping: Mapping[str, np.ndarray]) -> M:
     """`model` (may be abstract) with every variable taken from `mapping`, in the mapping's dtype.
 
     Raises:
@@ -43,7 +44,7 @@ def save_state(model: nnx.Module) -> dict[str, np.ndarray]:
     return {name_of(path): np.asarray(variable[...]) for path, variable in nnx.to_flat_state(nnx.state(model))}
 
 
-def cast(model: nnx.Module, dtype) -> nnx.Module:
+def cast[M: nnx.Module](model: M, dtype: DTypeLike) -> M:
     """`model` with all floating-point variables in `dtype`."""
     graphdef, state = nnx.split(model)
     return nnx.merge(graphdef, jax.tree.map(lambda x: x.astype(dtype), state))

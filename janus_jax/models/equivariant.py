@@ -5,19 +5,21 @@ Node features are [atoms, (lmax+1)^2, channels]. Edge-frame features are a list 
 for m > 0. Formulas: reference/models.md sections 0 and B.2.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from janus_jax.models import so3
-from janus_jax.models.radial import Linear, Sequence, Silu, uniform
+from janus_jax.models.radial import Linear, RadialMLP, Sequence, Silu, uniform
 from janus_jax.typing import Array, Float
 
 NORM_EPS = 1e-5
 
 NodeFeatures = Float[Array, "atoms coefficients channels"]
-FrameFeatures = list[Float[Array, "edges _parts _channels"]]
+FrameFeatures = list[Float[jax.Array, "edges _parts _channels"]]
 
 
 class RMSNorm(nnx.Module):
@@ -30,6 +32,7 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: NodeFeatures) -> NodeFeatures:
         l = so3.degrees(self.lmax)
+        x = jnp.asarray(x)
         x = x.at[:, 0].add(-x[:, 0].mean(-1, keepdims=True))
         weight = jnp.asarray(1 / ((2 * l + 1) * (self.lmax + 1)), x.dtype)[None, :]
         variance = ((x * x).mean(-1) * weight).sum(-1)[:, None, None]
@@ -83,6 +86,27 @@ class SO2Convolution(nnx.Module):
         return y0[:, : self.extra], [part.reshape(edges, -1, self.size_out) for part in y]
 
 
+class ScaledSO2Convolution(SO2Convolution):
+    """An SO(2) convolution whose input is first multiplied by radial factors, alike for +m and -m."""
+
+    def __init__(self, inputs: int, radial_hidden: int, lmax: int, mmax: int, size_in: int, *args, **kwargs):
+        super().__init__(lmax, mmax, size_in, *args, **kwargs)
+        self.rad_func = RadialMLP(inputs, radial_hidden, sum(self.degrees) * size_in, rngs=kwargs["rngs"])
+
+    def __call__(
+        self, x: FrameFeatures, inputs: Float[Array, "edges inputs"]
+    ) -> tuple[Float[Array, "edges extra"], FrameFeatures]:
+        factors = self.rad_func(inputs).reshape(len(inputs), -1, x[0].shape[-1])
+        rho = jnp.split(factors, np.cumsum(self.degrees)[:-1], 1)
+        doubled = [rho[0]] + [jnp.tile(part, (1, 2, 1)) for part in rho[1:]]
+        return super().__call__([part * factor for part, factor in zip(x, doubled, strict=True)])
+
+
+def split_by_order(x: Float[Array, "edges rows channels"], lmax: int, mmax: int) -> FrameFeatures:
+    """m-major rows as a list over m."""
+    return jnp.split(x, np.cumsum([len(part) for part in so3.m_major(lmax, mmax)])[:-1], 1)
+
+
 def gate(x: FrameFeatures, scalars: Float[Array, "edges extra"]) -> FrameFeatures:
     """SiLU on l = 0; every other coefficient times the sigmoid of its degree's gate [lmax, channels]."""
     edges, _, channels = x[0].shape
@@ -103,7 +127,7 @@ def sphere_silu(x: FrameFeatures, scalars: Float[Array, "edges extra"], lmax: in
     to_grid, from_grid = (jnp.asarray(grid[:, rows], x[0].dtype) for grid in so3.sphere_grid(lmax, mmax))
     values = jax.nn.silu(jnp.einsum("pi,eic->epc", to_grid, jnp.concatenate(x, 1)))
     y = jnp.einsum("pi,epc->eic", from_grid, values).at[:, 0].set(jax.nn.silu(scalars))
-    return jnp.split(y, np.cumsum([part.shape[1] for part in x])[:-1], 1)
+    return split_by_order(y, lmax, mmax)
 
 
 class SpectralFeedForward(nnx.Module):
@@ -127,7 +151,7 @@ class GridFeedForward(nnx.Module):
 
     def __init__(self, lmax: int, channels: int, hidden: int, *, rngs: nnx.Rngs):
         self.lmax = lmax
-        linear = lambda a, b: Linear(a, b, bias=False, rngs=rngs)  # noqa: E731
+        linear = partial(Linear, bias=False, rngs=rngs)
         self.grid_mlp = Sequence(
             [linear(channels, hidden), Silu(), linear(hidden, hidden), Silu(), linear(hidden, channels)]
         )

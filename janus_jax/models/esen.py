@@ -6,6 +6,7 @@ module tree is its name there, so `load_state` and `save_state` are a change of 
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal
 
 import jax
@@ -21,10 +22,12 @@ from janus_jax.models.equivariant import (
     GridFeedForward,
     NodeFeatures,
     RMSNorm,
+    ScaledSO2Convolution,
     SO2Convolution,
     SpectralFeedForward,
     gate,
     sphere_silu,
+    split_by_order,
 )
 from janus_jax.models.potential import Exchange, Potential
 from janus_jax.models.radial import Linear, RadialMLP, Sequence, Silu, Table, gaussian_basis, polynomial_envelope
@@ -138,37 +141,23 @@ class EdgeWise(nnx.Module):
     def __init__(self, config: EsenConfig, scalars: int, *, rngs: nnx.Rngs):
         self.config = config
         lmax, mmax, channels, hidden = config.lmax, config.orders, config.channels, config.hidden_channels
-        self.degrees = tuple(lmax + 1 - m for m in range(mmax + 1))
         extra = hidden * (lmax if config.activation == "gate" else 1)
-        self.so2_conv_1 = SO2Convolution(lmax, mmax, 2 * channels, hidden, extra=extra, rngs=rngs)
-        self.so2_conv_1.rad_func = RadialMLP(
-            scalars, config.edge_channels, sum(self.degrees) * 2 * channels, rngs=rngs
+        self.so2_conv_1 = ScaledSO2Convolution(
+            scalars, config.edge_channels, lmax, mmax, 2 * channels, hidden, extra=extra, rngs=rngs
         )
         self.so2_conv_2 = SO2Convolution(lmax, mmax, hidden, channels, rngs=rngs)
 
     def __call__(self, x: NodeFeatures, graph: AtomGraph, geometry: EdgeGeometry, exchange: Exchange) -> NodeFeatures:
         pair = jnp.concatenate([exchange(x)[graph.src], x[graph.dst]], -1)
-        message = jnp.concatenate(self.convolve(self.rotate(pair, geometry), geometry), 1)
+        rotated = jnp.einsum("emi,eic->emc", geometry.frame, pair)
+        message = jnp.concatenate(self.convolve(rotated, geometry.scalars), 1)
         return sum_at_centres(jnp.einsum("emi,emc->eic", geometry.frame_out, message), graph)
 
-    def rotate(self, pair: Float[Array, "edges coefficients channels"], geometry: EdgeGeometry) -> FrameFeatures:
-        """Edge-frame features per m, scaled by the radial network."""
-        factors = self.so2_conv_1.rad_func(geometry.scalars).reshape(len(pair), -1, pair.shape[-1])
-        rotated = jnp.einsum("emi,eic->emc", geometry.frame, pair)
-        x, row, factor = [], 0, 0
-        for m, n in enumerate(self.degrees):
-            rho = factors[:, factor : factor + n]
-            parts = n if m == 0 else 2 * n
-            x.append(rotated[:, row : row + parts] * (rho if m == 0 else jnp.tile(rho, (1, 2, 1))))
-            row, factor = row + parts, factor + n
-        return x
-
-    def convolve(self, x: FrameFeatures, geometry: EdgeGeometry) -> FrameFeatures:
-        scalars, y = self.so2_conv_1(x)
-        if self.config.activation == "gate":
-            y = gate(y, scalars)
-        else:
-            y = sphere_silu(y, scalars, self.config.lmax, self.config.orders)
+    def convolve(self, rotated: Float[Array, "edges rows channels"], inputs: Float[Array, "edges in"]) -> FrameFeatures:
+        """Both convolutions and the activation between them, in the edge frame."""
+        lmax, mmax = self.config.lmax, self.config.orders
+        scalars, y = self.so2_conv_1(split_by_order(rotated, lmax, mmax), inputs)
+        y = gate(y, scalars) if self.config.activation == "gate" else sphere_silu(y, scalars, lmax, mmax)
         return self.so2_conv_2(y)[1]
 
 
@@ -193,7 +182,7 @@ class EnergyHead(nnx.Module):
     """Three linear maps with SiLU between, on l = 0."""
 
     def __init__(self, channels: int, hidden: int, *, rngs: nnx.Rngs):
-        linear = lambda a, b: Linear(a, b, rngs=rngs)  # noqa: E731
+        linear = partial(Linear, rngs=rngs)
         self.energy_block = Sequence(
             [linear(channels, hidden), Silu(), linear(hidden, hidden), Silu(), linear(hidden, 1)]
         )
@@ -270,7 +259,9 @@ class Esen(Potential):
 
 def add_system(x: NodeFeatures, graph: AtomGraph, geometry: EdgeGeometry) -> NodeFeatures:
     """Add each structure's system vector to l = 0 of its atoms."""
-    return x if geometry.system is None else x.at[:, 0].add(geometry.system[graph.atom_structure])
+    if geometry.system is None:
+        return x
+    return jnp.asarray(x).at[:, 0].add(geometry.system[graph.atom_structure])
 
 
 def sum_at_centres(message: Float[Array, "edges coefficients channels"], graph: AtomGraph) -> NodeFeatures:

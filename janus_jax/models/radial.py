@@ -4,6 +4,8 @@ Module attributes are named so that the path of a parameter is its name in the p
 implementations' checkpoints (`net.0.weight`, ...); weights are [out, in], as there.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -75,10 +77,17 @@ class RadialMLP(nnx.Module):
     """Linear, LayerNorm, SiLU, Linear, LayerNorm, SiLU, Linear over edge scalars."""
 
     def __init__(self, size_in: int, hidden: int, size_out: int, *, rngs: nnx.Rngs):
-        linear = lambda a, b: Linear(a, b, rngs=rngs)  # noqa: E731
+        linear = partial(Linear, rngs=rngs)
         self.net = Sequence(
-            [linear(size_in, hidden), LayerNorm(hidden), Silu(), linear(hidden, hidden), LayerNorm(hidden), Silu()]
-            + [linear(hidden, size_out)]
+            [
+                linear(size_in, hidden),
+                LayerNorm(hidden),
+                Silu(),
+                linear(hidden, hidden),
+                LayerNorm(hidden),
+                Silu(),
+                linear(hidden, size_out),
+            ]
         )
 
     def __call__(self, x: Float[Array, "edges in"]) -> Float[Array, "edges out"]:

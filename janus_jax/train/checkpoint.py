@@ -21,15 +21,14 @@ class Checkpoints:
     """The checkpoints below `folder`, by step."""
 
     def __init__(self, folder: str | Path):
+        def metric(metrics: dict[str, float]) -> float:
+            return metrics[METRIC]
+
         policy = checkpoint_managers.AnyPreservationPolicy(
-            [
-                checkpoint_managers.LatestN(n=1),
-                checkpoint_managers.BestN(get_metric_fn=lambda m: m[METRIC], reverse=True, n=1),
-            ]
+            [checkpoint_managers.LatestN(n=1), checkpoint_managers.BestN(get_metric_fn=metric, reverse=True, n=1)]
         )
-        self.manager = ocp.CheckpointManager(
-            Path(folder).absolute(), options=ocp.CheckpointManagerOptions(preservation_policy=policy)
-        )
+        options = ocp.CheckpointManagerOptions(preservation_policy=policy, best_fn=metric, best_mode="min")
+        self.manager = ocp.CheckpointManager(Path(folder).absolute(), options=options)
 
     def save(self, state: TrainState, validation: float, about: dict[str, Any]) -> None:
         """`validation` is the loss that decides which is best (smaller is better)."""

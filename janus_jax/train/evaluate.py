@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -33,7 +34,9 @@ class Evaluation:
         """Flat errors of all known labels: energy per atom (meV), forces (meV/Å), stress (meV/Å^3)."""
         flat = {
             "energy": (self.energy - self.energy_label) / np.maximum(self.atoms, 1),
-            "forces": np.concatenate([p - t for p, t in zip(self.forces, self.forces_label, strict=True)] or [np.zeros(0)]),
+            "forces": np.concatenate(
+                [p - t for p, t in zip(self.forces, self.forces_label, strict=True)] or [np.zeros(0)]
+            ),
             "stress": self.stress - self.stress_label,
         }
         return {name: MEV_PER_EV * error[np.isfinite(error)] for name, error in flat.items()}
@@ -57,7 +60,7 @@ def evaluate(model: Potential, graphs: Sequence[AtomGraph], capacity: Capacity) 
         CapacityError: a structure does not fit.
         UnknownElementError: the model does not know an element.
     """
-    columns: dict[str, list] = {field.name: [] for field in dataclasses.fields(Evaluation)}
+    columns: dict[str, Any] = {field.name: [] for field in dataclasses.fields(Evaluation)}
     for group in fill(graphs, capacity):
         batch = pad(group, capacity, np.dtype(model.dtype))
         result = predict(model, jax.tree.map(jax.numpy.asarray, batch))
@@ -70,8 +73,8 @@ def evaluate(model: Potential, graphs: Sequence[AtomGraph], capacity: Capacity) 
             columns["energy"].append(result.energy[index])
             columns["forces"].append(result.forces[rows])
             columns["stress"].append(result.stress[index])
-    arrays = {name: value if name.startswith("forces") else np.array(value) for name, value in columns.items()}
-    return Evaluation(**arrays)
+    ragged = {"forces", "forces_label"}
+    return Evaluation(**{name: value if name in ragged else np.array(value) for name, value in columns.items()})
 
 
 def _labels(model: Potential, graph: AtomGraph) -> dict[str, np.ndarray]:

@@ -98,6 +98,7 @@ def run(config: TrainConfig) -> RunResult:
 def _train(config: TrainConfig, prepared: Prepared, trackers, console, checkpoints):
     """The loop. Returns (state with the best averaged weights, trainer, logged numbers)."""
     method = optimizer.make(config.optimizer, config.steps)
+    rate = optimizer.schedule(config.optimizer, config.steps)
     trainer = Trainer(prepared.model, method, config.loss, config.optimizer.ema_decay)
     state = trainer.init(prepared.model)
     dtype = np.dtype(config.precision)
@@ -120,19 +121,23 @@ def _train(config: TrainConfig, prepared: Prepared, trackers, console, checkpoin
         position = batch.position
         if trainer.compilations() > compiled:
             compiled = trainer.compilations()
-            console.note(f"compiled gradient program {compiled} ({prepared.capacity}, {time.perf_counter() - began:.0f} s)")
+            console.note(
+                f"compiled gradient program {compiled} ({prepared.capacity}, {time.perf_counter() - began:.0f} s)"
+            )
         skipped = 0 if bool(report.finite) else skipped + 1
         if skipped:
             console.note(f"step {step}: gradient not finite; step skipped")
         if skipped >= MAX_SKIPPED:
-            raise TrainingError(f"{skipped} steps in a row had no finite gradient; lower optimizer.learning_rate, or inspect the data.")
+            raise TrainingError(
+                f"{skipped} steps in a row had no finite gradient; lower optimizer.learning_rate, or inspect the data."
+            )
         now = time.perf_counter()
         numbers = {
             "train_loss": float(terms.total),
             "train_energy_mae_meV_per_atom": MEV_PER_EV * float(terms.energy_per_atom),
             "train_force_norm_meV_per_angstrom": MEV_PER_EV * float(terms.force_norm),
             "gradient_norm": float(report.gradient_norm),
-            "learning_rate": float(optimizer.schedule(config.optimizer, config.steps)(step - 1)),
+            "learning_rate": float(np.asarray(rate(step - 1))),
             "atoms_per_s": batch.atoms / (now - last_log),
         }
         last_log = now
@@ -154,5 +159,3 @@ def validation_loss(evaluation: Evaluation, weights: LossConfig) -> float:
     """The loss weights applied to the MAEs (eV, Å; force components); missing labels count nothing."""
     means = {name: np.abs(error).mean() / MEV_PER_EV for name, error in evaluation.errors().items() if len(error)}
     return float(sum(getattr(weights, name) * value for name, value in means.items()))
-
-

@@ -32,7 +32,7 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
         decay_steps=max(steps, config.warmup_steps + 1),
         end_value=config.final_factor * peak,
     )
-    return lambda count: rate(jnp.asarray(count, jnp.float32))  # optax mixes integers and floats
+    return lambda count: jnp.asarray(rate(jnp.asarray(count, jnp.float32)))  # optax mixes integers and floats
 
 
 def name_of_leaf(path) -> str:

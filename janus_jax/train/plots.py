@@ -25,7 +25,10 @@ def learning_curves(history: list[dict[str, Any]], path: Path) -> None:
         ("train_energy_mae_meV_per_atom", "validation_energy_mae_meV_per_atom", "energy, meV/atom"),
     ]
     for axis, (train, validation, label) in zip(axes, panels, strict=True):
-        for key, style, name in ((train, {"lw": 0.6, "color": "0.6"}, "training batch"), (validation, {"marker": "o"}, "validation MAE")):
+        for key, style, name in (
+            (train, {"lw": 0.6, "color": "0.6"}, "training batch"),
+            (validation, {"marker": "o"}, "validation MAE"),
+        ):
             points = [(row["step"], row[key]) for row in history if row.get(key)]
             if points:
                 axis.plot(*zip(*points, strict=True), label=name, **style)
@@ -49,7 +52,9 @@ def parity(evaluation: Evaluation, path: Path, title: str = "") -> None:
         axis.axline((label[np.isfinite(label)][0],) * 2, slope=1, color="0.7", lw=1)
         axis.plot(label, predicted, ".", ms=3, alpha=0.5)
         mae = next(value for key, value in metrics.items() if key.startswith(f"{name}_mae"))
-        axis.set(xlabel=f"reference, {unit}", ylabel=f"predicted, {unit}", title=f"{title} {name}: MAE {mae:.1f} m{unit}")
+        axis.set(
+            xlabel=f"reference, {unit}", ylabel=f"predicted, {unit}", title=f"{title} {name}: MAE {mae:.1f} m{unit}"
+        )
     _save(figure, path)
 
 

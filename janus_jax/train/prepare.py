@@ -49,6 +49,9 @@ def prepare(config: TrainConfig) -> Prepared:
     if not frames["train"]:
         raise ConfigError(f"data.train: no structure of {data.train} is left to train on.")
 
+    sources = {"train": data.train, "validation": data.validation, "test": data.test}
+    for name, part in frames.items():
+        readers.check_labels(str(sources[name]), part, keys)
     every = [frame for part in frames.values() for frame in part]
     if data.references == "least_squares":
         table = references.least_squares(frames["train"], keys)
@@ -57,10 +60,7 @@ def prepare(config: TrainConfig) -> Prepared:
         table = references.given(data.references, every)
     references.check(table, frames["train"], keys)
 
-    sources = {"train": data.train, "validation": data.validation, "test": data.test}
-    graphs = {
-        name: readers.load_graphs(str(sources[name]), part, cutoff, table, keys) for name, part in frames.items()
-    }
+    graphs = {name: readers.load_graphs(str(sources[name]), part, cutoff, table, keys) for name, part in frames.items()}
     needs = [batching.need(graph) for part in graphs.values() for graph in part]
     capacity = batching.choose(needs, config.batch.atoms)
     used = tuple(sorted((number, energy) for number, energy in table.items()))

@@ -1,10 +1,13 @@
 """Everything a training run changes, as one pytree, and the two compiled functions that change it."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from janus_jax import compilation
 from janus_jax.graph import AtomGraph, LabelCounts
 from janus_jax.models.potential import Potential, energy_forces_stress
 from janus_jax.train.loss import LossConfig, LossTerms, loss
@@ -34,7 +37,9 @@ class StepReport:
 class Trainer:
     """Compiled gradient and update of one model structure; holds no state of its own."""
 
-    def __init__(self, model: Potential, optimizer: optax.GradientTransformation, weights: LossConfig, ema_decay: float):
+    def __init__(
+        self, model: Potential, optimizer: optax.GradientTransformation, weights: LossConfig, ema_decay: float
+    ):
         self.graphdef, _, _ = nnx.split(model, nnx.Param, ...)
         self.optimizer, self.weights, self.ema_decay = optimizer, weights, ema_decay
         self.gradient = jax.jit(self._gradient)
@@ -64,7 +69,7 @@ class Trainer:
         norm = optax.tree.norm(gradient)
         with jax.numpy_dtype_promotion("standard"):  # optax raises a Python float to an integer power
             updates, optimizer = self.optimizer.update(gradient, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
+        params: Any = optax.apply_updates(state.params, updates)
         step = state.step + 1
         # A young average forgets its random start faster: decay min(ema_decay, (1 + n) / (10 + n)).
         n = step.astype(norm.dtype)
@@ -76,4 +81,4 @@ class Trainer:
 
     def compilations(self) -> int:
         """Programs compiled so far for the gradient: one per capacity."""
-        return self.gradient._cache_size()
+        return compilation.count(self.gradient)

@@ -22,7 +22,7 @@ class JsonLines:
     """One JSON object a line, flushed at once, so that a killed run keeps its history."""
 
     def __init__(self, path: Path):
-        self.file = open(path, "a", buffering=1)  # noqa: SIM115 (closed by close)
+        self.file = path.open("a", buffering=1)
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
         finite = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
@@ -59,7 +59,13 @@ class Console:
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
             text = TextColumn("{task.fields[text]}")
-            self.bar = Progress(TextColumn("step {task.completed}/{task.total}"), BarColumn(), text, TimeRemainingColumn(), console=self.console)
+            self.bar = Progress(
+                TextColumn("step {task.completed}/{task.total}"),
+                BarColumn(),
+                text,
+                TimeRemainingColumn(),
+                console=self.console,
+            )
             self.task = self.bar.add_task("train", total=steps, text="")
             self.bar.start()
 

@@ -24,13 +24,15 @@ def test_round_trip(model, tmp_path):
     loaded = bundle.load(tmp_path)  # a run folder
     assert (loaded.config, loaded.scale, loaded.references) == (model.config, model.scale, model.references)
     stored, original = convert.save_state(loaded), convert.save_state(model)
-    assert stored.keys() == original.keys() and "charge_embedding.W" in stored
+    assert stored.keys() == original.keys()
+    assert "charge_embedding.W" in stored
     for name, array in original.items():
         np.testing.assert_array_equal(stored[name], array)
         assert stored[name].dtype == array.dtype == np.float32
     assert bundle.load(tmp_path, np.float64).dtype == np.float64
     header = bundle.describe(tmp_path / bundle.MODEL_FILE)
-    assert header["summary"] == {"note": "å"} and header["references_eV"] == {"1": -13.25, "8": -430.125}
+    assert header["summary"] == {"note": "å"}
+    assert header["references_eV"] == {"1": -13.25, "8": -430.125}
     assert nnx.split(loaded)[0] == nnx.split(model)[0]  # same programs are reused
 
 

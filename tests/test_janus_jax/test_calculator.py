@@ -92,7 +92,9 @@ def test_another_structure_or_charge_is_not_mistaken_for_the_last_one(model):
     calculator = JanusCalculator(model)
     for atoms in (salt(), molecule("H2O"), salt()[[1, 0, 2, 3]], salt()):
         atoms.calc = calculator
-        np.testing.assert_allclose(atoms.get_potential_energy(), JanusCalculator(model).get_potential_energy(atoms), rtol=1e-12)
+        np.testing.assert_allclose(
+            atoms.get_potential_energy(), JanusCalculator(model).get_potential_energy(atoms), rtol=1e-12
+        )
 
 
 def test_molecules_have_forces_but_no_stress(model):
@@ -106,10 +108,12 @@ def test_molecules_have_forces_but_no_stress(model):
 def test_isolated_atom_and_empty_structure(model):
     atom = Atoms("O", [[100.0, -50.0, 3.0]])
     atom.calc = JanusCalculator(model)
-    assert np.isfinite(atom.get_potential_energy()) and np.abs(atom.get_forces()).max() == 0
+    assert np.isfinite(atom.get_potential_energy())
+    assert np.abs(atom.get_forces()).max() == 0
     nothing = Atoms()
     nothing.calc = JanusCalculator(model)
-    assert nothing.get_potential_energy() == 0 and nothing.get_forces().shape == (0, 3)
+    assert nothing.get_potential_energy() == 0
+    assert nothing.get_forces().shape == (0, 3)
 
 
 def test_unknown_elements_and_impossible_structures_are_refused_by_name(model):

@@ -43,7 +43,15 @@ def test_every_command_has_help_and_json(command, capsys):
 def test_evaluate_prints_one_json_object_and_writes_predictions(model, tmp_path, capsys):
     frames = read_frames("water:test")[:3]
     write(tmp_path / "f.xyz", frames, format="extxyz")
-    arguments = ["evaluate", str(model), str(tmp_path / "f.xyz"), "--out", str(tmp_path / "p.xyz"), "--plot", str(tmp_path / "p.png")]
+    arguments = [
+        "evaluate",
+        str(model),
+        str(tmp_path / "f.xyz"),
+        "--out",
+        str(tmp_path / "p.xyz"),
+        "--plot",
+        str(tmp_path / "p.png"),
+    ]
     assert main([*arguments, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     predicted = read(tmp_path / "p.xyz", ":")
@@ -69,7 +77,9 @@ def test_evaluate_prints_one_json_object_and_writes_predictions(model, tmp_path,
 def test_errors_are_one_sentence_on_standard_error(arguments, words, capsys):
     assert main(arguments) == 2
     out = capsys.readouterr()
-    assert words in out.err and out.out == "" and "Traceback" not in out.err
+    assert words in out.err
+    assert out.out == ""
+    assert "Traceback" not in out.err
 
 
 def test_label_writes_labels(tmp_path, capsys):
@@ -77,12 +87,26 @@ def test_label_writes_labels(tmp_path, capsys):
     frames[0].calc = None
     write(tmp_path / "f.xyz", frames, format="extxyz")
     out = tmp_path / "out.xyz"
-    code = ["data", "label", str(tmp_path / "f.xyz"), "--method", "gfn1-xtb", "--out", str(out), "--workers", "1", "--json"]
+    code = [
+        "data",
+        "label",
+        str(tmp_path / "f.xyz"),
+        "--method",
+        "gfn1-xtb",
+        "--out",
+        str(out),
+        "--workers",
+        "1",
+        "--json",
+    ]
     subprocess.run([sys.executable, "-m", "janus_jax.cli.main", *code], check=True, capture_output=True)
-    assert np.isfinite(read(out).get_forces()).all() and read(out).get_stress().shape == (6,)
+    assert np.isfinite(read(out).get_forces()).all()
+    assert read(out).get_stress().shape == (6,)
 
 
 def test_doctor_reports_versions_and_devices(capsys):
     assert main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["shadowed"] == {} and len(report["devices"]) == 8 and report["versions"]["jax"]
+    assert report["shadowed"] == {}
+    assert len(report["devices"]) == 8
+    assert report["versions"]["jax"]

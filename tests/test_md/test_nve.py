@@ -11,11 +11,13 @@ def test_velocity_verlet_keeps_the_energy_and_reports_it(tmp_path):
     atoms = bulk("Cu", cubic=True)
     atoms.rattle(0.05, seed=0)
     dynamics = nve.run(atoms, EMT(), temperature_kelvin=300.0, timestep_fs=1.0, steps=40)
-    assert len(dynamics.time_fs) == len(dynamics.potential) == 41 and dynamics.time_fs[-1] == 40
+    assert len(dynamics.time_fs) == len(dynamics.potential) == 41
+    assert dynamics.time_fs[-1] == 40
     total = dynamics.potential + dynamics.kinetic
     assert np.ptp(total) < 0.05 * np.ptp(dynamics.potential)
     figures = dynamics.figures()
-    assert figures["atoms"] == 4 and figures["picoseconds"] == 0.04
+    assert figures["atoms"] == 4
+    assert figures["picoseconds"] == 0.04
     nve.plot(dynamics, tmp_path / "plots" / "nve.png")
     assert (tmp_path / "plots" / "nve.png").stat().st_size > 5000
 

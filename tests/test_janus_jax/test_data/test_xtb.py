@@ -45,7 +45,10 @@ def test_molecules_get_no_stress_and_charges_count():
     assert "stress" not in xtb.label(water, "gfn2-xtb").calc.results
     water.info["charge"] = 1
     water.info["spin"] = 2
-    assert xtb.label(water, "gfn2-xtb").get_potential_energy() > xtb.label(molecule("H2O"), "gfn2-xtb").get_potential_energy() + 5
+    assert (
+        xtb.label(water, "gfn2-xtb").get_potential_energy()
+        > xtb.label(molecule("H2O"), "gfn2-xtb").get_potential_energy() + 5
+    )
 
 
 def test_built_in_references_are_those_of_the_method():
@@ -65,7 +68,8 @@ def test_sampler_gives_labelled_frames_of_the_asked_density_and_is_reproducible(
         runs=[{"molecules": 2, "density_g_cm3": 0.9, "temperature_kelvin": 300}],
     )  # fmt: skip
     frames = sampling.sample_run(config, 0)
-    assert len(frames) == 2 and frames[0].info["trajectory"] == 0
+    assert len(frames) == 2
+    assert frames[0].info["trajectory"] == 0
     grams = frames[0].get_masses().sum() / 6.02214076e23
     np.testing.assert_allclose(grams / (frames[0].get_volume() * 1e-24), 0.9, rtol=1e-6)
     fresh = xtb.label(frames[1], "gfn1-xtb")

@@ -28,7 +28,8 @@ def test_overrides_reach_nested_keys_and_keep_the_rest(tmp_path):
         tmp_path / "a.yaml", ["model.num_layers=3", "data.test=null", "data.references={H: -1.5, O: -2}"]
     )
     assert (loaded.model.channels, loaded.model.num_layers, loaded.steps) == (16, 3, 7)
-    assert loaded.data.test is None and loaded.data.references == {"H": -1.5, "O": -2.0}
+    assert loaded.data.test is None
+    assert loaded.data.references == {"H": -1.5, "O": -2.0}
     assert hash(loaded.model) == hash(loaded.model.model_copy())
 
 

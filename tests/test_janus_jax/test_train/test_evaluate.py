@@ -33,7 +33,8 @@ def test_metrics_equal_single_predictions_and_missing_labels_are_left_out():
         if labels["stress"] is not None:
             stress.append(single.stress[0] - labels["stress"])
     metrics = result.metrics()
-    assert metrics["energy_labels"] == len(frames) - 1 and metrics["stress_labels"] == 9 * (len(frames) - 1)
+    assert metrics["energy_labels"] == len(frames) - 1
+    assert metrics["stress_labels"] == 9 * (len(frames) - 1)
     np.testing.assert_allclose(metrics["energy_mae_meV_per_atom"], 1000 * np.abs(energy).mean(), rtol=1e-9)
     np.testing.assert_allclose(
         metrics["forces_rmse_meV_per_angstrom"], 1000 * np.sqrt((np.concatenate(forces) ** 2).mean()), rtol=1e-9

@@ -100,8 +100,9 @@ def test_exact_predictions_have_zero_loss_and_finite_gradient(graphs):
 
 @pytest.mark.parametrize("absent", list(itertools.combinations(["energy", "forces", "stress"], 2)))
 def test_a_batch_without_some_labels_is_no_division_by_zero(graphs, absent):
-    graph = mask_some(graphs[0], **{name: False for name in absent})
+    graph = mask_some(graphs[0], **dict.fromkeys(absent, False))
     batch = batching.pad([graph], batching.need(graph), np.float64)
     zero = Prediction(np.zeros(1), np.zeros_like(batch.positions), np.zeros((1, 3, 3)), np.zeros((1, 3, 3)))
     value = float(loss(zero, batch, LabelCounts.of([graph], np.float64), LossConfig()).total)
-    assert np.isfinite(value) and value > 0
+    assert np.isfinite(value)
+    assert value > 0

@@ -28,8 +28,10 @@ def test_schedule_warms_up_and_ends_at_the_final_factor():
 def test_weights_and_tables_decay_but_biases_and_norms_do_not():
     params = nnx.state(Esen(MODEL, rngs=nnx.Rngs(0)), nnx.Param)
     rule = {optimizer.name_of_leaf(path): leaf for path, leaf in jax.tree.leaves_with_path(optimizer.decays(params))}
-    assert rule["sphere_embedding.weight"] and rule["blocks.0.edge_wise.so2_conv_1.fc_m0.weight"]
-    assert rule["blocks.0.atom_wise.so3_linear_1.weight"] and rule["head.energy_block.4.weight"]
+    assert rule["sphere_embedding.weight"]
+    assert rule["blocks.0.edge_wise.so2_conv_1.fc_m0.weight"]
+    assert rule["blocks.0.atom_wise.so3_linear_1.weight"]
+    assert rule["head.energy_block.4.weight"]
     for name in (
         "blocks.0.norm_1.affine_weight", "norm.affine_bias", "blocks.0.edge_wise.so2_conv_1.rad_func.net.1.weight",
         "head.energy_block.0.bias", "blocks.0.atom_wise.so3_linear_1.bias",
@@ -47,7 +49,7 @@ def update_once(gradient_scale, ema_decay=0.9, **changes):
 
 
 def test_update_is_optax_adamw_behind_a_clip():
-    trainer, state, new, report = update_once(100.0, clip_norm=1.0, weight_decay=0.1)
+    _trainer, state, new, report = update_once(100.0, clip_norm=1.0, weight_decay=0.1)
     gradient = jax.tree.map(lambda x: 100.0 * jnp.ones_like(x), state.params)
     norm = float(optax.tree.norm(gradient))
     np.testing.assert_allclose(report.gradient_norm, norm, rtol=1e-5)
@@ -63,7 +65,7 @@ def test_update_is_optax_adamw_behind_a_clip():
 
 
 def test_average_follows_the_parameters_and_fixed_variables_stay():
-    trainer, state, new, _ = update_once(1.0, ema_decay=0.9)
+    _trainer, state, new, _ = update_once(1.0, ema_decay=0.9)
     decay = 2 / 11  # (1 + n) / (10 + n) at n = 1, below 0.9
     for old, fresh, mean in zip(*map(jax.tree.leaves, (state.ema, new.params, new.ema)), strict=True):
         np.testing.assert_allclose(mean, decay * old + (1 - decay) * fresh, rtol=1e-5, atol=1e-7)
