@@ -8,7 +8,6 @@ Labels are taken from the frame's calculator results if it has any (ASE's extxyz
 labels are masked; NaN or infinite ones are errors that name the frame.
 """
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 from ase import Atoms
 from ase.io import read
 from ase.stress import voigt_6_to_full_3x3_stress
+from pydantic import BaseModel, ConfigDict
 
 from janus_jax.data.neighbors import from_atoms
 from janus_jax.errors import DataError, StructureError, UnknownNameError
@@ -26,10 +26,10 @@ BUILT_IN = {"water": HERE / "water.extxyz"}
 SPLITS = ("train", "validation", "test")
 
 
-@dataclasses.dataclass(frozen=True)
-class LabelKeys:
+class LabelKeys(BaseModel):
     """Names of labels in `atoms.info` (energy, stress) and `atoms.arrays` (forces)."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
     energy: str = "energy"
     forces: str = "forces"
     stress: str = "stress"

@@ -42,12 +42,12 @@ class EsenConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: Literal["esen"] = "esen"
-    cutoff_angstrom: PositiveFloat = 5.0
+    cutoff_angstrom: PositiveFloat = 4.0
     num_layers: PositiveInt = 2
     channels: PositiveInt = 32
     hidden_channels: PositiveInt = 32
     edge_channels: PositiveInt = 32
-    num_basis: int = Field(default=32, ge=2)
+    num_basis: int = Field(default=64, ge=2)
     lmax: int = Field(default=2, ge=1, le=6)
     mmax: int | None = Field(default=None, ge=0)
     activation: Literal["gate", "s2"] = "gate"

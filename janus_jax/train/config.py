@@ -11,6 +11,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
+from janus_jax.data.readers import LabelKeys
 from janus_jax.errors import ConfigError
 from janus_jax.models import ModelConfig
 from janus_jax.train.loss import LossConfig
@@ -21,14 +22,6 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class KeysConfig(_Frozen):
-    """Names of the labels in the data files."""
-
-    energy: str = "energy"
-    forces: str = "forces"
-    stress: str = "stress"
-
-
 class DataConfig(_Frozen):
     """Where structures come from: paths, or built-in sets such as `water:train`."""
 
@@ -36,7 +29,8 @@ class DataConfig(_Frozen):
     validation: str | float = "water:validation"
     """A source, or the fraction of `train` to hold out."""
     test: str | None = "water:test"
-    keys: KeysConfig = KeysConfig()
+    keys: LabelKeys = LabelKeys()
+    """Names of the labels in the files."""
     references: Literal["least_squares"] | dict[str, float] = "least_squares"
     """Reference energies, eV by element symbol."""
 
@@ -44,7 +38,7 @@ class DataConfig(_Frozen):
 class BatchConfig(_Frozen):
     """One optimizer step sees `micro_batches` groups of up to `atoms` atoms each."""
 
-    atoms: PositiveInt = 128
+    atoms: PositiveInt = 48
     micro_batches: PositiveInt = 1
 
 
@@ -58,8 +52,8 @@ class TrainConfig(_Frozen):
     batch: BatchConfig = BatchConfig()
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
-    steps: PositiveInt = 1500
-    validate_every: PositiveInt = 250
+    steps: PositiveInt = 700
+    validate_every: PositiveInt = 100
     seed: int = Field(default=0, ge=0)
     precision: Literal["float32", "float64"] = "float32"
 

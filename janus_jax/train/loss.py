@@ -18,7 +18,7 @@ class LossConfig(BaseModel):
     """Weights of the three terms (per eV/atom, eV/Å, eV/Å^3)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    energy: NonNegativeFloat = 20.0
+    energy: NonNegativeFloat = 2.0
     forces: NonNegativeFloat = 2.0
     stress: NonNegativeFloat = 1.0
 

@@ -13,7 +13,7 @@ class OptimizerConfig(BaseModel):
     """Learning rate over a run: from `warmup_factor` of it up, then a cosine down to `final_factor`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    learning_rate: PositiveFloat = 3e-3
+    learning_rate: PositiveFloat = 8e-3
     weight_decay: NonNegativeFloat = 1e-3
     warmup_steps: NonNegativeInt = 50
     warmup_factor: float = Field(default=0.2, ge=0, le=1)

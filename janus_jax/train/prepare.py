@@ -34,8 +34,7 @@ def prepare(config: TrainConfig) -> Prepared:
         ConfigError: precision float64 without JAX's 64-bit mode; nothing left to train on.
     """
     check_precision(config.precision)
-    data, cutoff = config.data, config.model.cutoff_angstrom
-    keys = readers.LabelKeys(**data.keys.model_dump())
+    data, cutoff, keys = config.data, config.model.cutoff_angstrom, config.data.keys
     frames = {"train": readers.read_frames(data.train)}
     held_out = 0.0
     if isinstance(data.validation, str):

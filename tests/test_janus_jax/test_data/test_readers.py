@@ -78,7 +78,7 @@ def test_labels_under_other_keys_and_of_nine_numbers():
     atoms = Atoms("OH", [[0, 0, 0], [0, 0, 1.0]], cell=[5, 6, 7], pbc=True)
     atoms.info.update(REF_energy=-3.0, REF_stress=np.arange(9.0))
     atoms.arrays["REF_forces"] = np.ones((2, 3))
-    found = readers.labels(atoms, readers.LabelKeys("REF_energy", "REF_forces", "REF_stress"))
+    found = readers.labels(atoms, readers.LabelKeys(energy="REF_energy", forces="REF_forces", stress="REF_stress"))
     assert found["energy"] == -3.0
     assert found["forces"].shape == (2, 3)
     np.testing.assert_array_equal(found["stress"], np.arange(9.0).reshape(3, 3))

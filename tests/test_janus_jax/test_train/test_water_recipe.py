@@ -1,0 +1,13 @@
+"""The built-in recipe learns water: held-out trajectories, a shortened run."""
+
+from janus_jax.train import config, loop
+
+
+def test_force_error_on_other_trajectories_is_below_80(tmp_path):
+    # The whole recipe (700 steps) is what `make demo` runs; its figures are in benchmarks/results.
+    result = loop.run(config.load(None, ["steps=350", f"output={tmp_path / 'run'}"]))
+    test = result.figures["test"]
+    assert test["structures"] >= 60
+    assert test["forces_mae_meV_per_angstrom"] < 80
+    assert test["energy_mae_meV_per_atom"] < 20
+    assert result.figures["compilations"] == 1
