@@ -8,8 +8,9 @@ from ase.data import chemical_symbols
 from flax import nnx
 
 from janus_jax import compilation
-from janus_jax.errors import UnknownElementError
+from janus_jax.errors import StructureError, UnknownElementError
 from janus_jax.graph import AtomGraph
+from janus_jax.models.esen import MAX_CHARGE, MAX_SPIN
 from janus_jax.models.potential import Potential, Prediction, energy_forces_stress
 
 
@@ -20,9 +21,8 @@ def _run(graphdef, state, graph: AtomGraph) -> Prediction:
 
 def known_elements(model: Potential) -> frozenset[int]:
     """Atomic numbers the model can be used for."""
-    if model.references:
-        return frozenset(number for number, _ in model.references)
-    return frozenset(range(1, model.config.max_element + 1))
+    every = frozenset(range(1, model.config.max_element + 1))
+    return every & {number for number, _ in model.references} if model.references else every
 
 
 def check_elements(model: Potential, numbers: np.ndarray) -> None:
@@ -32,6 +32,22 @@ def check_elements(model: Potential, numbers: np.ndarray) -> None:
         raise UnknownElementError(
             [chemical_symbols[n] for n in sorted(unknown)], [chemical_symbols[n] for n in sorted(known_elements(model))]
         )
+
+
+def check_system(model: Potential, graph: AtomGraph) -> None:
+    """Raises StructureError if a charge, spin or data set is outside the model's embeddings.
+
+    Indexing beyond a table would silently use its last row.
+    """
+    real = np.asarray(graph.structure_mask)
+    limits = {"charge": (-MAX_CHARGE, MAX_CHARGE), "spin": (0, MAX_SPIN)} if model.config.charge_spin == "table" else {}
+    if model.config.datasets:
+        limits["dataset"] = (0, len(model.config.datasets) - 1)
+    for name, (low, high) in limits.items():
+        values = np.asarray(getattr(graph, name))[real]
+        bad = values[(values < low) | (values > high)]
+        if len(bad):
+            raise StructureError(f"{name} is {bad[0]}; the model allows {low} to {high}.")
 
 
 def reference_energies(model: Potential, graph: AtomGraph) -> np.ndarray:
@@ -52,9 +68,11 @@ def predict(model: Potential, graph: AtomGraph) -> Prediction:
 
     Raises:
         UnknownElementError: the model was not made for one of the elements.
+        StructureError: a charge, spin or data set is outside the model's embeddings.
     """
     numbers, mask = np.asarray(graph.numbers), np.asarray(graph.atom_mask)
     check_elements(model, numbers[mask])
+    check_system(model, graph)
     result = jax.tree.map(np.asarray, _run(*nnx.split(model), graph.replace(targets=None)))
     energy = np.where(graph.structure_mask, result.energy + reference_energies(model, graph), 0.0)
     return Prediction(energy, result.forces, result.virial, result.stress)

@@ -9,11 +9,22 @@ import json
 import sys
 
 
+class ShowVersion(argparse.Action):
+    """Prints the version, imported only when asked for."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        from janus_jax import __version__
+
+        print(f"janus-jax {__version__}")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="janus-jax", description="Conservative machine-learned interatomic potentials in JAX."
     )
     top.add_argument("--debug", action="store_true", help="show the traceback of errors")
+    top.add_argument("--version", action=ShowVersion, nargs=0, help="print the version")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def command(name: str, text: str, parent=commands) -> argparse.ArgumentParser:

@@ -48,7 +48,7 @@ class SO3Linear(nnx.Module):
         self.weight = uniform(rngs, (lmax + 1, size_out, size_in), size_in**-0.5)
         self.bias = nnx.Param(jnp.zeros(size_out, jnp.float32))
 
-    def __call__(self, x: NodeFeatures) -> NodeFeatures:
+    def __call__(self, x: Float[Array, "atoms coefficients in"]) -> Float[Array, "atoms coefficients out"]:
         weight = self.weight[...]
         y = jnp.concatenate([x[:, l * l : (l + 1) ** 2] @ weight[l].T for l in range(self.lmax + 1)], 1)
         return y.at[:, 0].add(self.bias[...][None])

@@ -12,6 +12,7 @@ from janus_jax.errors import ConfigError
 from janus_jax.graph import AtomGraph, Capacity
 from janus_jax.models import build, convert
 from janus_jax.models.potential import Potential
+from janus_jax.prediction import check_elements, check_system
 from janus_jax.train.config import TrainConfig
 
 
@@ -31,6 +32,7 @@ def prepare(config: TrainConfig) -> Prepared:
 
     Raises:
         DataError, CapacityError: with source and frame, or with need and capacity.
+        UnknownElementError, StructureError: an element above `model.max_element`, a charge or spin out of range.
         ConfigError: precision float64 without JAX's 64-bit mode; nothing left to train on.
     """
     check_precision(config.precision)
@@ -65,6 +67,9 @@ def prepare(config: TrainConfig) -> Prepared:
     used = tuple(sorted((number, energy) for number, energy in table.items()))
     model = build(config.model, rngs=nnx.Rngs(config.seed), scale=force_scale(graphs["train"]), references=used)
     model = convert.cast(model, config.precision)
+    for graph in graphs["train"] + graphs["validation"] + graphs["test"]:
+        check_elements(model, graph.numbers)
+        check_system(model, graph)
     return Prepared(graphs["train"], graphs["validation"], graphs["test"], capacity, model)
 
 

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from janus_jax import testing
+from janus_jax.errors import StructureError, UnknownElementError
 from janus_jax.models import convert
+from janus_jax.prediction import predict
 
 
 def batch():
@@ -71,3 +73,20 @@ def test_charge_spin_and_data_set_change_the_energy():
         energies.append(float(testing.evaluate(model, atoms).energy[0]))
     assert len({round(energy, 9) for energy in energies}) == 4
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(energies))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("charge", 101), ("charge", -101), ("spin", 101), ("spin", -1), ("dataset", 2)]
+)
+def test_values_outside_the_tables_are_refused_not_clamped(key, value):
+    atoms = testing.molecule()
+    atoms.info[key] = value
+    with pytest.raises(StructureError, match=f"{key} is {value}; the model allows"):
+        predict(testing.random_esen(charge_spin="table"), testing.padded(atoms))
+
+
+def test_elements_beyond_the_table_are_refused():
+    atoms = testing.molecule()
+    atoms.numbers[0] = 31
+    with pytest.raises(UnknownElementError, match="does not know Ga"):
+        predict(testing.random_esen(max_element=30), testing.padded(atoms))
