@@ -38,7 +38,7 @@ def pad(graphs: Sequence[AtomGraph], capacity: Capacity, dtype: DTypeLike = np.f
     def joined(field: str, offsets=None):
         arrays = [np.asarray(getattr(graph, field)) for graph in graphs]
         if offsets is not None:
-            arrays = [array + offset for array, offset in zip(arrays, offsets, strict=False)]
+            arrays = [array + array.dtype.type(offset) for array, offset in zip(arrays, offsets, strict=False)]
         rows = (
             capacity.atoms if field in ATOM_FIELDS else capacity.edges if field in EDGE_FIELDS else capacity.structures
         )

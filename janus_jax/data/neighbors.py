@@ -17,6 +17,8 @@ COINCIDENT_ANGSTROM = 1e-4
 
 def complete_cell(cell: Float[Array, "3 3"], pbc: Bool[Array, "3"]) -> Float[Array, "3 3"]:
     """Replace missing (zero) vectors of directions without periodicity by unit vectors normal to the rest."""
+    if not np.isfinite(cell).all():
+        raise StructureError(f"the cell is not finite: {cell.tolist()}")
     if (pbc & (np.linalg.norm(cell, axis=1) == 0)).any():
         raise StructureError(f"a periodic direction has no cell vector: pbc {pbc.tolist()}, cell {cell.tolist()}")
     given = np.linalg.norm(cell, axis=1) > 0
@@ -33,6 +35,8 @@ def wrap(
     positions: Float[Array, "atoms 3"], cell: Float[Array, "3 3"], pbc: Bool[Array, "3"]
 ) -> Float[Array, "atoms 3"]:
     """Fold periodic directions into the cell and centre the others, so that float32 loses no digits."""
+    if not np.isfinite(positions).all():
+        raise StructureError("positions are not finite")
     cell = complete_cell(cell, pbc)
     fractional = positions @ np.linalg.inv(cell)
     centre = fractional.mean(0) if len(fractional) else 0.0
@@ -49,14 +53,13 @@ def neighbor_list(
     Raises:
         StructureError: two atoms coincide, coordinates are not finite, or the cell is degenerate.
     """
-    if not (np.isfinite(positions).all() and np.isfinite(cell).all()):
-        raise StructureError("positions or cell are not finite")
+    cell = complete_cell(cell, pbc)
+    if not np.isfinite(positions).all():
+        raise StructureError("positions are not finite")
     if len(positions) == 0:
         return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros((0, 3), np.int32)
     search = vesin.NeighborList(cutoff=cutoff, full_list=True)
-    centre, source, image, distance = search.compute(
-        points=positions, box=complete_cell(cell, pbc), periodic=pbc, quantities="ijSd"
-    )
+    centre, source, image, distance = search.compute(points=positions, box=cell, periodic=pbc, quantities="ijSd")
     if len(distance) and distance.min() < COINCIDENT_ANGSTROM:
         k = int(distance.argmin())
         raise StructureError(f"atoms {int(centre[k])} and {int(source[k])} coincide ({distance[k]:.1e} Å apart)")
@@ -74,8 +77,6 @@ def from_atoms(atoms: Atoms, cutoff: float, dataset: int = 0) -> AtomGraph:
     """
     n = len(atoms)
     pbc, cell = np.asarray(atoms.pbc), np.asarray(atoms.cell.array)
-    if not np.isfinite(atoms.positions).all():
-        raise StructureError("positions are not finite")
     positions = wrap(atoms.positions, cell, pbc)
     src, dst, image = neighbor_list(positions, cell, pbc, cutoff)
 

@@ -80,10 +80,10 @@ class SO2Convolution(nnx.Module):
 
     def __call__(self, x: FrameFeatures) -> tuple[Float[Array, "edges extra"], FrameFeatures]:
         edges = len(x[0])
-        flat = [part.reshape(edges, -1) for part in x]
+        flat = [part.reshape(edges, part.shape[1] * part.shape[2]) for part in x]
         y0 = self.fc_m0(flat[0])
         y = [y0[:, self.extra :]] + [linear(part) for linear, part in zip(self.so2_m_conv, flat[1:], strict=True)]
-        return y0[:, : self.extra], [part.reshape(edges, -1, self.size_out) for part in y]
+        return y0[:, : self.extra], [part.reshape(edges, part.shape[1] // self.size_out, self.size_out) for part in y]
 
 
 class ScaledSO2Convolution(SO2Convolution):
@@ -96,7 +96,7 @@ class ScaledSO2Convolution(SO2Convolution):
     def __call__(
         self, x: FrameFeatures, inputs: Float[Array, "edges inputs"]
     ) -> tuple[Float[Array, "edges extra"], FrameFeatures]:
-        factors = self.rad_func(inputs).reshape(len(inputs), -1, x[0].shape[-1])
+        factors = self.rad_func(inputs).reshape(len(inputs), sum(self.degrees), x[0].shape[-1])
         rho = jnp.split(factors, np.cumsum(self.degrees)[:-1], 1)
         doubled = [rho[0]] + [jnp.tile(part, (1, 2, 1)) for part in rho[1:]]
         return super().__call__([part * factor for part, factor in zip(x, doubled, strict=True)])
@@ -110,7 +110,7 @@ def split_by_order(x: Float[Array, "edges rows channels"], lmax: int, mmax: int)
 def gate(x: FrameFeatures, scalars: Float[Array, "edges extra"]) -> FrameFeatures:
     """SiLU on l = 0; every other coefficient times the sigmoid of its degree's gate [lmax, channels]."""
     edges, _, channels = x[0].shape
-    gates = jax.nn.sigmoid(scalars).reshape(edges, -1, channels)
+    gates = jax.nn.sigmoid(scalars).reshape(edges, x[0].shape[1] - 1, channels)
     zero = jnp.concatenate([jax.nn.silu(x[0][:, :1]), x[0][:, 1:] * gates], 1)
     rest = [part * jnp.tile(gates[:, m:], (1, 2, 1)) for m, part in enumerate(x[1:])]
     return [zero, *rest]
@@ -142,7 +142,7 @@ class SpectralFeedForward(nnx.Module):
     def __call__(self, x: NodeFeatures) -> NodeFeatures:
         gates = jax.nn.sigmoid(jax.nn.silu(self.scalar_mlp(x[:, 0])))
         y = self.so3_linear_1(x)
-        gates = gates.reshape(len(x), self.lmax, -1)[:, so3.degrees(self.lmax)[1:] - 1]
+        gates = gates.reshape(len(x), self.lmax, y.shape[-1])[:, so3.degrees(self.lmax)[1:] - 1]
         return self.so3_linear_2(jnp.concatenate([jax.nn.silu(y[:, :1]), y[:, 1:] * gates], 1))
 
 

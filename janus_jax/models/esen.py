@@ -126,11 +126,11 @@ class EdgeDegree(nnx.Module):
     """Initial features from the neighbours' distances, elements and directions."""
 
     def __init__(self, config: EsenConfig, scalars: int, *, rngs: nnx.Rngs):
-        self.rows = config.lmax + 1
+        self.rows, self.channels = config.lmax + 1, config.channels
         self.rad_func = RadialMLP(scalars, config.edge_channels, self.rows * config.channels, rngs=rngs)
 
     def __call__(self, graph: AtomGraph, geometry: EdgeGeometry) -> NodeFeatures:
-        m0 = self.rad_func(geometry.scalars).reshape(len(graph.src), self.rows, -1)
+        m0 = self.rad_func(geometry.scalars).reshape(len(graph.src), self.rows, self.channels)
         message = jnp.einsum("emi,emc->eic", geometry.frame_out[:, : self.rows], m0)
         return sum_at_centres(message, graph) / EDGE_DEGREE_RESCALE
 
