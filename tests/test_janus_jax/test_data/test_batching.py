@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from ase import Atoms
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from janus_jax.data.batching import bucket, choose, fill, need, pad, round_up
@@ -124,7 +124,8 @@ def test_fill_refuses_a_structure_larger_than_the_capacity():
 
 
 @few
-@given(needs, st.integers(40, 500))
+@given(needs=needs, budget=st.integers(40, 500))
+@example(needs=[Capacity(40, 0, 1)] * 3 + [Capacity(1, 900, 1)], budget=40)  # one needs more edges than the mean gives
 def test_chosen_capacity_fits_each_and_is_bounded(needs, budget):
     capacity = choose(needs, budget)
     assert all(capacity.fits(one) for one in needs)
