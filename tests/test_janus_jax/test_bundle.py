@@ -11,6 +11,8 @@ from janus_jax.errors import ModelFileError
 from janus_jax.models import convert
 from janus_jax.models.esen import Esen, EsenConfig
 
+pytestmark = pytest.mark.core
+
 CONFIG = EsenConfig(num_layers=1, channels=4, hidden_channels=4, edge_channels=4, num_basis=4, charge_spin="sinusoidal")
 
 

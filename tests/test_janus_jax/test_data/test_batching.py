@@ -14,6 +14,8 @@ from janus_jax.errors import CapacityError
 from janus_jax.graph import Capacity, Targets
 from janus_jax.testing import crystal, molecule, slab
 
+pytestmark = pytest.mark.core
+
 CAPACITY = Capacity(20, 300, 5)
 few = settings(max_examples=60, derandomize=True, deadline=None, database=None)
 needs = st.lists(st.builds(Capacity, st.integers(0, 40), st.integers(0, 900), st.just(1)), min_size=1, max_size=30)

@@ -30,6 +30,8 @@ from janus_jax.testing import (
     weighted_gradient,
 )
 
+pytestmark = pytest.mark.core
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 GATE, GRID = "esen_gate_spectral.npz", "esen_mmax1_grid.npz"
 SYSTEMS = [(GATE, "", s) for s in "abcd"] + [(GRID, v, s) for v in ("gate/", "s2/") for s in "ab"]

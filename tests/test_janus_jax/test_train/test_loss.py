@@ -16,6 +16,8 @@ from janus_jax.train import optimizer
 from janus_jax.train.loss import LossConfig, loss
 from janus_jax.train.state import Trainer
 
+pytestmark = pytest.mark.core
+
 CONFIG = EsenConfig(cutoff_angstrom=3.0, num_layers=1, channels=8, hidden_channels=8, edge_channels=8, num_basis=6)
 
 
