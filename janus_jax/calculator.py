@@ -12,10 +12,14 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from janus_jax import bundle
 from janus_jax.data.batching import bucket, need, pad
 from janus_jax.data.neighbors import from_atoms
+from janus_jax.graph import Capacity
 from janus_jax.models.potential import Potential
-from janus_jax.prediction import check_elements, predict
+from janus_jax.prediction import Predictor, check_elements
 
 log = logging.getLogger(__name__)
+
+EDGE_MARGIN = 1.1
+"""Room for neighbours to come, so that the first rebuilds of a trajectory do not recompile."""
 
 
 class JanusCalculator(Calculator):
@@ -40,6 +44,7 @@ class JanusCalculator(Calculator):
         super().__init__(**kwargs)
         self.model = model if isinstance(model, Potential) else bundle.load(model)
         self.skin, self.dataset = skin, dataset
+        self._predict = Predictor(self.model)
         self.compiled_capacities: list = []
         self.rebuilds = 0
         self._list: _NeighborList | None = None
@@ -53,7 +58,7 @@ class JanusCalculator(Calculator):
         check_elements(self.model, atoms.numbers)
         if self._list is None or not self._list.valid_for(atoms, self.model.cutoff, self.skin):
             self._list = self._rebuilt(atoms)
-        result = predict(self.model, self._list.graph_of(atoms, self.model.dtype))
+        result = self._predict(self._list.graph_of(atoms, self.model.dtype))
         energy = float(result.energy[0])
         self.results = {
             "energy": energy,
@@ -67,11 +72,12 @@ class JanusCalculator(Calculator):
 
     def _rebuilt(self, atoms: Atoms) -> "_NeighborList":
         graph = from_atoms(atoms, self.model.cutoff + self.skin, self.dataset)
-        capacity = bucket(need(graph))
-        if self._list is not None and self._list.capacity.fits(need(graph)):
+        wanted = need(graph)
+        capacity = bucket(Capacity(wanted.atoms, int(EDGE_MARGIN * wanted.edges), 1))
+        if self._list is not None and self._list.capacity.fits(wanted):
             capacity = self._list.capacity
         if capacity not in self.compiled_capacities:
-            log.info("neighbour list needs %s; arrays of %s are compiled", need(graph), capacity)
+            log.info("neighbour list needs %s; arrays of %s are compiled", wanted, capacity)
             self.compiled_capacities.append(capacity)
         self.rebuilds += 1
         return _NeighborList(atoms.copy(), graph, capacity)

@@ -59,6 +59,22 @@ def reference_energies(model: Potential, graph: AtomGraph) -> np.ndarray:
     return np.bincount(np.asarray(graph.atom_structure), atoms, len(graph.charge))
 
 
+class Predictor:
+    """`predict` for many batches with one model, which must not change meanwhile."""
+
+    def __init__(self, model: Potential):
+        self.model = model
+        self._parts = nnx.split(model)
+
+    def __call__(self, graph: AtomGraph) -> Prediction:
+        numbers, mask = np.asarray(graph.numbers), np.asarray(graph.atom_mask)
+        check_elements(self.model, numbers[mask])
+        check_system(self.model, graph)
+        result = jax.tree.map(np.asarray, _run(*self._parts, graph.replace(targets=None)))
+        energy = np.where(graph.structure_mask, result.energy + reference_energies(self.model, graph), 0.0)
+        return Prediction(energy, result.forces, result.virial, result.stress)
+
+
 def predict(model: Potential, graph: AtomGraph) -> Prediction:
     """Energies (reference energies included, float64), forces and stress, as numpy arrays.
 
@@ -70,12 +86,7 @@ def predict(model: Potential, graph: AtomGraph) -> Prediction:
         UnknownElementError: the model was not made for one of the elements.
         StructureError: a charge, spin or data set is outside the model's embeddings.
     """
-    numbers, mask = np.asarray(graph.numbers), np.asarray(graph.atom_mask)
-    check_elements(model, numbers[mask])
-    check_system(model, graph)
-    result = jax.tree.map(np.asarray, _run(*nnx.split(model), graph.replace(targets=None)))
-    energy = np.where(graph.structure_mask, result.energy + reference_energies(model, graph), 0.0)
-    return Prediction(energy, result.forces, result.virial, result.stress)
+    return Predictor(model)(graph)
 
 
 def compilations() -> int:

@@ -1,6 +1,7 @@
 """What the sides share: reading the problem, timing, writing the answer. Needs only numpy."""
 
 import json
+import os
 import resource
 import statistics
 import time
@@ -21,9 +22,17 @@ def load(path: str) -> SimpleNamespace:
     return SimpleNamespace(weights=weights, model=model, **arrays)
 
 
+def busy_seconds() -> float:
+    """Processor time used by everything on this machine so far."""
+    with open("/proc/stat") as file:
+        user, nice, system, _idle, _wait, irq, softirq = map(int, file.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(function: Callable[[], object]) -> tuple[object, dict]:
     """Result of `function`, seconds of its first call (compilation included), later calls in ms.
 
+    `other_cores` is how many cores other programs used during the later calls: near 0 in a clean run.
     `function` must return only when its result is there.
     """
     start = time.perf_counter()
@@ -31,12 +40,14 @@ def measure(function: Callable[[], object]) -> tuple[object, dict]:
     first = time.perf_counter() - start
     for _ in range(WARM_UP):
         function()
-    samples = []
+    samples, others, begin = [], busy_seconds() - time.process_time(), time.perf_counter()
     for _ in range(REPEATS):
         start = time.perf_counter()
         function()
         samples.append(1e3 * (time.perf_counter() - start))
-    return result, {"first_call_s": first, "median_ms": statistics.median(samples), "min_ms": min(samples)}
+    others = (busy_seconds() - time.process_time() - others) / (time.perf_counter() - begin)
+    times = {"first_call_s": first, "median_ms": statistics.median(samples), "min_ms": min(samples)}
+    return result, times | {"other_cores": max(0.0, others)}
 
 
 def norm(arrays: Iterable[np.ndarray]) -> float:

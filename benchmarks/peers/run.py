@@ -66,6 +66,7 @@ def summary(rounds: list[dict]) -> dict:
             "rounds_ms": [round(time, 1) for time in times],
             "min_ms": round(min(answer[task]["min_ms"] for answer in rounds), 1),
             "first_call_s": round(median(answer[task]["first_call_s"] for answer in rounds), 2),
+            "other_cores": round(max(answer[task]["other_cores"] for answer in rounds), 2),
         }
     result["peak_memory_mb"] = round(median(answer["peak_memory_mb"] for answer in rounds))
     return result

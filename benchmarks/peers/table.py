@@ -1,6 +1,6 @@
 """The text that `run.py` prints."""
 
-HEAD = f"{'':10} {'energy + forces':>28} {'training gradient':>28} {'first calls':>15} {'peak memory':>12}"
+HEAD = f"{'':10} {'energy + forces':>28} {'training gradient':>28} {'first calls':>15} {'peak memory':>12} {'other load':>11}"
 
 
 def table(result: dict) -> str:
@@ -26,7 +26,8 @@ def _row(name: str, side: dict) -> str:
     tasks = [side["energy_forces"], side["training_gradient"]]
     times = " ".join(f"{_time(task):>28}" for task in tasks)
     first = " / ".join(f"{task['first_call_s']:.1f}" for task in tasks) + " s"
-    return f"{name:10} {times} {first:>15} {side['peak_memory_mb']:>9} MB"
+    load = max(task["other_cores"] for task in tasks)
+    return f"{name:10} {times} {first:>15} {side['peak_memory_mb']:>9} MB {load:>11.2f}"
 
 
 def _time(task: dict) -> str:

@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     to_stderr()
     result = loop.run(configure([f"output={arguments.output}", *arguments.overrides]))
     start = read_frames("water:test")[0]
-    dynamics = nve.run(start, JanusCalculator(result.model), temperature_kelvin=300.0, timestep_fs=0.5, steps=1000)
+    dynamics = nve.run(start, JanusCalculator(result.model), temperature_kelvin=300.0, timestep_fs=0.5, steps=600)
     nve.plot(dynamics, result.folder / "plots" / "nve.png")
     figures = {**result.figures, "nve": dynamics.figures()}
     (result.folder / "results.json").write_text(json.dumps(figures, indent=1) + "\n")

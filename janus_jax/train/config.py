@@ -52,7 +52,7 @@ class TrainConfig(_Frozen):
     batch: BatchConfig = BatchConfig()
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
-    steps: PositiveInt = 700
+    steps: PositiveInt = 600
     validate_every: PositiveInt = 100
     seed: int = Field(default=0, ge=0)
     precision: Literal["float32", "float64"] = "float32"

@@ -4,13 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from janus_jax.data.batching import fill, pad
 from janus_jax.graph import AtomGraph, Capacity
 from janus_jax.models.potential import Potential
-from janus_jax.prediction import predict, reference_energies
+from janus_jax.prediction import Predictor, reference_energies
 from janus_jax.units import MEV_PER_EV
 
 
@@ -61,9 +60,10 @@ def evaluate(model: Potential, graphs: Sequence[AtomGraph], capacity: Capacity) 
         UnknownElementError: the model does not know an element.
     """
     columns: dict[str, Any] = {field.name: [] for field in dataclasses.fields(Evaluation)}
+    predict = Predictor(model)
     for group in fill(graphs, capacity):
         batch = pad(group, capacity, np.dtype(model.dtype))
-        result = predict(model, jax.tree.map(jax.numpy.asarray, batch))
+        result = predict(batch)
         atom = 0
         for index, graph in enumerate(group):
             rows = slice(atom, atom := atom + len(graph.numbers))

@@ -117,7 +117,7 @@ def test_demo_trains_evaluates_and_runs_dynamics(tmp_path, capsys):
     arguments = ["demo", "--json", "--output", str(tmp_path / "demo"), tiny, "steps=4", "validate_every=2"]
     assert main(arguments) == 0
     figures = json.loads(capsys.readouterr().out)
-    assert figures["nve"]["picoseconds"] == 0.5
+    assert figures["nve"]["picoseconds"] == 0.3
     assert np.isfinite(figures["nve"]["drift_meV_per_atom_per_ps"])
     names = {path.name for path in (tmp_path / "demo" / "plots").iterdir()}
     assert names == {"learning_curve.png", "parity_validation.png", "parity_test.png", "nve.png"}

@@ -74,5 +74,6 @@ def test_sampler_gives_labelled_frames_of_the_asked_density_and_is_reproducible(
     np.testing.assert_allclose(grams / (frames[0].get_volume() * 1e-24), 0.9, rtol=1e-6)
     fresh = xtb.label(frames[1], "gfn1-xtb")
     np.testing.assert_allclose(frames[1].get_forces(), fresh.get_forces(), atol=1e-3)
-    np.testing.assert_array_equal(sampling.sample_run(config, 0)[1].positions, frames[1].positions)
+    again = sampling.sample_run(config, 0)[1].positions  # tblite sums in threads: equal to rounding
+    np.testing.assert_allclose(again, frames[1].positions, atol=1e-8)
     assert np.abs(frames[1].positions - frames[0].positions).max() > 1e-3

@@ -4,7 +4,7 @@ from janus_jax.train import config, loop
 
 
 def test_force_error_on_other_trajectories_is_below_80(tmp_path):
-    # The whole recipe (700 steps) is what `make demo` runs; its figures are in benchmarks/results.
+    # The whole recipe (600 steps) is what `make demo` runs; its figures are in benchmarks/results.
     result = loop.run(config.load(None, ["steps=350", f"output={tmp_path / 'run'}"]))
     test = result.figures["test"]
     assert test["structures"] >= 60
