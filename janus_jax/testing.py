@@ -150,7 +150,7 @@ def fixture_config(config_json: str) -> esen.EsenConfig:
         mmax=given["mmax"],
         activation=given["act_type"],
         feed_forward=given["ff_type"],
-        charge_spin={"pos_emb": "sinusoidal", "rand_emb": "table"}[given["chg_spin_emb_type"]],
+        charge_spin={"pos_emb": "sinusoidal", "rand_emb": "table"}[given["chg_spin_emb_type"]],  # pyright: ignore
         max_element=given["max_num_elements"] - 1,
     )
 
@@ -173,7 +173,7 @@ def fixture_graph(arrays: Mapping[str, np.ndarray]) -> AtomGraph:
         pbc=arrays["pbc"][None],
         structure_mask=np.ones(1, bool),
         dataset=np.zeros(1, np.int32),
-        **one,
+        **one,  # pyright: ignore[reportArgumentType]
     )
 
 

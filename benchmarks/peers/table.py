@@ -1,6 +1,8 @@
 """The text that `run.py` prints."""
 
-HEAD = f"{'':10} {'energy + forces':>28} {'training gradient':>28} {'first calls':>15} {'peak memory':>12} {'other load':>11}"
+COLUMNS = (("", 10), ("energy + forces", 29), ("training gradient", 29), ("first calls", 16))
+COLUMNS += (("peak memory", 13), ("other load", 12))
+HEAD = "".join(f"{name:>{width}}" for name, width in COLUMNS)
 
 
 def table(result: dict) -> str:

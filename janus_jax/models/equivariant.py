@@ -80,10 +80,12 @@ class SO2Convolution(nnx.Module):
 
     def __call__(self, x: FrameFeatures) -> tuple[Float[Array, "edges extra"], FrameFeatures]:
         edges = len(x[0])
-        flat = [part.reshape(edges, part.shape[1] * part.shape[2]) for part in x]
+        flat = [jnp.asarray(part).reshape(edges, part.shape[1] * part.shape[2]) for part in x]
         y0 = self.fc_m0(flat[0])
         y = [y0[:, self.extra :]] + [linear(part) for linear, part in zip(self.so2_m_conv, flat[1:], strict=True)]
-        return y0[:, : self.extra], [part.reshape(edges, part.shape[1] // self.size_out, self.size_out) for part in y]
+        return y0[:, : self.extra], [
+            jnp.reshape(part, (edges, part.shape[1] // self.size_out, self.size_out)) for part in y
+        ]
 
 
 class ScaledSO2Convolution(SO2Convolution):

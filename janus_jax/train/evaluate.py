@@ -73,8 +73,9 @@ def evaluate(model: Potential, graphs: Sequence[AtomGraph], capacity: Capacity) 
             columns["energy"].append(result.energy[index])
             columns["forces"].append(result.forces[rows])
             columns["stress"].append(result.stress[index])
-    ragged = {"forces", "forces_label"}
-    return Evaluation(**{name: value if name in ragged else np.array(value) for name, value in columns.items()})
+    for name in set(columns) - {"forces", "forces_label"}:
+        columns[name] = np.array(columns[name])
+    return Evaluation(**columns)
 
 
 def _labels(model: Potential, graph: AtomGraph) -> dict[str, np.ndarray]:

@@ -68,7 +68,7 @@ def prepare(config: TrainConfig) -> Prepared:
     model = build(config.model, rngs=nnx.Rngs(config.seed), scale=force_scale(graphs["train"]), references=used)
     model = convert.cast(model, config.precision)
     for graph in graphs["train"] + graphs["validation"] + graphs["test"]:
-        check_elements(model, graph.numbers)
+        check_elements(model, np.asarray(graph.numbers))
         check_system(model, graph)
     return Prepared(graphs["train"], graphs["validation"], graphs["test"], capacity, model)
 
