@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from numpy.typing import DTypeLike
 
-from janus_jax.errors import CapacityError
+from janus_jax.errors import CapacityError, StructureError
 from janus_jax.graph import AtomGraph, Capacity, Targets
 
 ATOM_FIELDS = {"positions", "numbers", "atom_structure", "atom_mask"}
@@ -29,7 +29,12 @@ def pad(graphs: Sequence[AtomGraph], capacity: Capacity, dtype: DTypeLike = np.f
 
     Raises:
         CapacityError: they do not fit; names each exceeded capacity and the need.
+        StructureError: there are none, or one is padded already.
     """
+    if not graphs:
+        raise StructureError("there is no structure to pad")
+    if any(need(graph) != graph.capacity for graph in graphs):
+        raise StructureError("a graph is padded already; pad takes single structures, as from_atoms makes them")
     total = sum((need(graph) for graph in graphs), Capacity(0, 0, 0))
     if not capacity.fits(total):
         raise CapacityError(total, capacity)
@@ -106,6 +111,8 @@ def choose(needs: Sequence[Capacity], atom_budget: int) -> Capacity:
     Raises:
         CapacityError: a structure has more atoms than the budget.
     """
+    if not needs:
+        raise StructureError("there is no structure to choose a capacity for")
     largest = Capacity(*(max(getattr(n, name) for n in needs) for name in ("atoms", "edges", "structures")))
     if largest.atoms > atom_budget:
         raise CapacityError(largest, Capacity(atom_budget, largest.edges, 1), hint="raise batch.atoms")

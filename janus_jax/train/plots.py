@@ -26,8 +26,12 @@ def learning_curves(history: list[dict[str, Any]], path: Path) -> None:
     ]
     for axis, (train, validation, label) in zip(axes, panels, strict=True):
         for key, style, name in (
-            (train, {"lw": 0.6, "color": "0.6"}, "training batch"),
-            (validation, {"marker": "o"}, "validation MAE"),
+            (
+                train,
+                {"lw": 0.6, "color": "0.6"},
+                "training batch (force norm)" if "force" in train else "training batch",
+            ),
+            (validation, {"marker": "o"}, "validation MAE (components)" if "force" in train else "validation MAE"),
         ):
             points = [(row["step"], row[key]) for row in history if row.get(key)]
             if points:

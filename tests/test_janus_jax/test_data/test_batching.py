@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from janus_jax.data.batching import bucket, choose, fill, need, pad, round_up
 from janus_jax.data.neighbors import from_atoms
-from janus_jax.errors import CapacityError
+from janus_jax.errors import CapacityError, StructureError
 from janus_jax.graph import Capacity, Targets
 from janus_jax.testing import crystal, molecule, slab
 
@@ -172,3 +172,13 @@ def test_empty_input():
     batch = pad([empty, *graphs()], CAPACITY)
     assert need(batch) == Capacity(14, sum(need(g).edges for g in graphs()), 5)
     assert batch.atom_structure.min() == 1
+
+
+def test_nothing_and_padded_graphs_are_refused():
+    graph = from_atoms(molecule(), 3.0)
+    padded = pad([graph], Capacity(20, 200, 2))
+    for graphs, words in (([], "no structure"), ([padded, graph], "padded already")):
+        with pytest.raises(StructureError, match=words):
+            pad(graphs, Capacity(60, 600, 6))
+    with pytest.raises(StructureError, match="no structure"):
+        choose([], 10)
