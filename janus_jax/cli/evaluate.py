@@ -32,10 +32,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _write(path: str, frames, evaluation) -> None:
     from ase.io import write
+    from ase.stress import full_3x3_to_voigt_6_stress
 
     for index, frame in enumerate(frames):
         frame.info["janus_energy"] = float(evaluation.energy[index])
-        frame.info["janus_stress"] = evaluation.stress[index]
+        if frame.cell.rank == 3:  # a molecule has no stress
+            frame.info["janus_stress"] = full_3x3_to_voigt_6_stress(evaluation.stress[index])
         frame.arrays["janus_forces"] = evaluation.forces[index]
     write(path, frames, format="extxyz")
 

@@ -59,6 +59,10 @@ def test_evaluate_prints_one_json_object_and_writes_predictions(model, tmp_path,
     np.testing.assert_allclose(figures["forces_mae_meV_per_angstrom"], 1000 * np.abs(error).mean(), rtol=1e-4)
     error = [(f.info["janus_energy"] - f.get_potential_energy()) / len(f) for f in predicted]
     np.testing.assert_allclose(figures["energy_mae_meV_per_atom"], 1000 * np.abs(error).mean(), rtol=1e-4)
+    error = [f.info["janus_stress"] - f.get_stress() for f in predicted]
+    xx, yy, zz, yz, xz, xy = np.abs(error).T
+    mae = 1000 * np.mean([xx, yy, zz, yz, yz, xz, xz, xy, xy])
+    np.testing.assert_allclose(figures["stress_mae_meV_per_angstrom3"], mae, rtol=1e-4)
     assert (tmp_path / "p.png").stat().st_size > 5000
     assert main(arguments) == 0
     assert "meV/atom" in capsys.readouterr().out
