@@ -27,7 +27,7 @@ def least_squares(frames: list[Atoms], keys: LabelKeys | None = None) -> dict[in
     energies = [labels(frame, keys or LabelKeys())["energy"] for frame in frames]
     known = [index for index, energy in enumerate(energies) if energy is not None]
     if not known:
-        raise DataError("No frame has an energy; give reference energies, or set loss.energy to 0.")
+        raise DataError("No frame has an energy to fit reference energies to; give them in data.references.")
     numbers, counts = composition(frames)
     target = np.array([energies[index] for index in known])
     solution, _, rank, _ = np.linalg.lstsq(counts[known], target, rcond=None)

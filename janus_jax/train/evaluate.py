@@ -31,14 +31,14 @@ class Evaluation:
 
     def errors(self) -> dict[str, np.ndarray]:
         """Flat errors of all known labels: energy per atom (meV), forces (meV/Å), stress (meV/Å^3)."""
-        flat = {
-            "energy": (self.energy - self.energy_label) / np.maximum(self.atoms, 1),
-            "forces": np.concatenate(
-                [p - t for p, t in zip(self.forces, self.forces_label, strict=True)] or [np.zeros(0)]
-            ),
-            "stress": self.stress - self.stress_label,
+        none = [np.zeros((0, 3))]
+        pairs = {
+            "energy": (self.energy / np.maximum(self.atoms, 1), self.energy_label / np.maximum(self.atoms, 1)),
+            "forces": (np.concatenate(self.forces or none), np.concatenate(self.forces_label or none)),
+            "stress": (self.stress, self.stress_label),
         }
-        return {name: MEV_PER_EV * error[np.isfinite(error)] for name, error in flat.items()}
+        # Only labels may be missing: a prediction that is not finite has to show.
+        return {name: MEV_PER_EV * (p - t)[np.isfinite(t)] for name, (p, t) in pairs.items()}
 
     def metrics(self) -> dict[str, float | int | None]:
         """MAE and RMSE by name with the unit in it, and counts of labels; None where no label is known."""

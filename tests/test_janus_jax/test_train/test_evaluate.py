@@ -7,7 +7,7 @@ from janus_jax.data import batching, readers
 from janus_jax.models import convert
 from janus_jax.models.esen import Esen, EsenConfig
 from janus_jax.prediction import predict
-from janus_jax.train.evaluate import evaluate
+from janus_jax.train.evaluate import Evaluation, evaluate
 
 CONFIG = EsenConfig(cutoff_angstrom=3.0, num_layers=1, channels=8, hidden_channels=8, edge_channels=8, num_basis=6)
 REFERENCES = ((1, -13.0), (8, -100.0))
@@ -40,3 +40,14 @@ def test_metrics_equal_single_predictions_and_missing_labels_are_left_out():
         metrics["forces_rmse_meV_per_angstrom"], 1000 * np.sqrt((np.concatenate(forces) ** 2).mean()), rtol=1e-9
     )
     np.testing.assert_allclose(metrics["stress_mae_meV_per_angstrom3"], 1000 * np.abs(stress).mean(), rtol=1e-9)
+
+
+def test_predictions_that_are_not_finite_are_not_taken_for_missing_labels():
+    nan, one = np.full((2, 3), np.nan), np.ones((2, 3))
+    stress = np.zeros((1, 3, 3))
+    result = Evaluation(np.array([2]), np.array([np.nan]), np.array([1.0]), [nan], [one], stress, stress * np.nan)
+    metrics = result.metrics()
+    assert np.isnan(metrics["energy_mae_meV_per_atom"])
+    assert np.isnan(metrics["forces_mae_meV_per_angstrom"])
+    assert metrics["forces_labels"] == 6
+    assert metrics["stress_mae_meV_per_angstrom3"] is None
