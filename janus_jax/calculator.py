@@ -55,7 +55,6 @@ class JanusCalculator(Calculator):
         if len(atoms) == 0:
             self.results = {"energy": 0.0, "free_energy": 0.0, "forces": np.zeros((0, 3)), "stress": np.zeros(6)}
             return
-        check_elements(self.model, atoms.numbers)
         if self._list is None or not self._list.valid_for(atoms, self.model.cutoff, self.skin):
             self._list = self._rebuilt(atoms)
         result = self._predict(self._list.graph_of(atoms, self.model.dtype))
@@ -71,6 +70,7 @@ class JanusCalculator(Calculator):
             raise PropertyNotImplementedError("stress needs a cell with three vectors; this structure has none")
 
     def _rebuilt(self, atoms: Atoms) -> "_NeighborList":
+        check_elements(self.model, atoms.numbers)  # before the search, for the clearer error
         graph = from_atoms(atoms, self.model.cutoff + self.skin, self.dataset)
         wanted = need(graph)
         capacity = bucket(Capacity(wanted.atoms, int(EDGE_MARGIN * wanted.edges), 1))

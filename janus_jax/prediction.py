@@ -7,7 +7,6 @@ import numpy as np
 from ase.data import chemical_symbols
 from flax import nnx
 
-from janus_jax import compilation
 from janus_jax.errors import StructureError, UnknownElementError
 from janus_jax.graph import AtomGraph
 from janus_jax.models.esen import MAX_CHARGE, MAX_SPIN
@@ -87,8 +86,3 @@ def predict(model: Potential, graph: AtomGraph) -> Prediction:
         StructureError: a charge, spin or data set is outside the model's embeddings.
     """
     return Predictor(model)(graph)
-
-
-def compilations() -> int:
-    """Programs compiled so far for prediction: one per model architecture and capacity."""
-    return compilation.count(_run)

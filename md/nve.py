@@ -11,7 +11,8 @@ from ase.calculators.calculator import Calculator
 from ase.md.velocitydistribution import Stationary, thermalize_momenta
 from ase.md.verlet import VelocityVerlet
 
-MEV_PER_EV = 1000.0
+from janus_jax import plotting
+from janus_jax.units import MEV_PER_EV
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +68,7 @@ def run(
 
 def plot(dynamics: Dynamics, path: Path) -> None:
     """Energies and temperature over time, as PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
-    energy, temperature = figure.subplots(1, 2)
+    figure, (energy, temperature) = plotting.figure(2)
     picoseconds = dynamics.time_fs / 1000
     for name, values in (("potential", dynamics.potential), ("total", dynamics.potential + dynamics.kinetic)):
         energy.plot(picoseconds, MEV_PER_EV * (values - values[0]) / dynamics.atoms, label=name)
@@ -80,5 +76,4 @@ def plot(dynamics: Dynamics, path: Path) -> None:
     energy.legend()
     temperature.plot(picoseconds, dynamics.temperature_kelvin)
     temperature.set(xlabel="time, ps", ylabel="temperature, K")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    plotting.save(figure, path)

@@ -35,7 +35,7 @@ def pad(graphs: Sequence[AtomGraph], capacity: Capacity, dtype: DTypeLike = np.f
         raise StructureError("there is no structure to pad")
     if any(need(graph) != graph.capacity for graph in graphs):
         raise StructureError("a graph is padded already; pad takes single structures, as from_atoms makes them")
-    total = sum((need(graph) for graph in graphs), Capacity(0, 0, 0))
+    total = sum((graph.capacity for graph in graphs), Capacity(0, 0, 0))
     if not capacity.fits(total):
         raise CapacityError(total, capacity)
     first_atom = np.cumsum([0] + [len(graph.numbers) for graph in graphs])

@@ -9,6 +9,7 @@ labels are masked; NaN or infinite ones are errors that name the frame.
 """
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -105,10 +106,17 @@ def labels(frame: Atoms, keys: LabelKeys) -> dict[str, np.ndarray | None]:
 def check_labels(source: str | Path, frames: list[Atoms], keys: LabelKeys) -> None:
     """Raises DataError, with source and frame, if a label has a wrong shape or is not finite."""
     for index, frame in enumerate(frames):
-        try:
+        with _named(source, index):
             labels(frame, keys)
-        except DataError as error:
-            raise DataError(f"{source}, frame {index}: {error}.") from error
+
+
+@contextmanager
+def _named(source: str | Path, index: int):
+    """Adds source and frame number to errors about a frame."""
+    try:
+        yield
+    except (StructureError, DataError) as error:
+        raise DataError(f"{source}, frame {index}: {error}.") from error
 
 
 def labelled_graph(
@@ -144,8 +152,6 @@ def load_graphs(
     """
     graphs = []
     for index, frame in enumerate(frames):
-        try:
+        with _named(source, index):
             graphs.append(labelled_graph(frame, cutoff, references, keys or LabelKeys()))
-        except (StructureError, DataError) as error:
-            raise DataError(f"{source}, frame {index}: {error}.") from error
     return graphs

@@ -49,12 +49,17 @@ def given(values: dict[str, float], frames: list[Atoms]) -> dict[int, float]:
     if wrong:
         raise DataError(f"Reference energies name unknown elements: {', '.join(wrong)}.")
     table = {atomic_numbers[symbol]: float(energy) for symbol, energy in values.items()}
+    require(table, frames)
+    return table
+
+
+def require(table: dict[int, float], frames: list[Atoms]) -> None:
+    """Raises DataError if an element of the frames has no reference energy in `table`."""
     missing = [chemical_symbols[n] for n in composition(frames)[0] if n not in table]
     if missing:
         raise DataError(
             f"No reference energy for {', '.join(missing)}; add them to data.references, or use least_squares."
         )
-    return table
 
 
 def check(references: dict[int, float], frames: list[Atoms], keys: LabelKeys | None = None) -> None:

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from janus_jax import bundle
-from janus_jax.data.loader import Position, stream
+from janus_jax.data.loader import stream
 from janus_jax.errors import TrainingError
 from janus_jax.models.potential import Potential
 from janus_jax.train import config as configuration
@@ -98,13 +98,13 @@ def run(config: TrainConfig) -> RunResult:
 def _train(config: TrainConfig, prepared: Prepared, trackers, console, checkpoints):
     """The loop. Returns (state with the best averaged weights, trainer, logged numbers)."""
     method = optimizer.make(config.optimizer, config.steps)
-    rate = optimizer.schedule(config.optimizer, config.steps)
+    rate = jax.jit(optimizer.schedule(config.optimizer, config.steps))
     trainer = Trainer(prepared.model, method, config.loss, config.optimizer.ema_decay)
     state = trainer.init(prepared.model)
     dtype = np.dtype(config.precision)
     batches = stream(prepared.train, prepared.capacity, config.batch.micro_batches, config.seed, dtype)
     best, best_loss, history, skipped, compiled = state, np.inf, [], 0, 0
-    position, last_log = Position(), time.perf_counter()
+    last_log = time.perf_counter()
 
     def record(step: int, numbers: dict[str, float]) -> None:
         history.append({"step": step, **numbers})
@@ -118,7 +118,6 @@ def _train(config: TrainConfig, prepared: Prepared, trackers, console, checkpoin
         gradient = reduce(lambda a, b: jax.tree.map(add, a, b), [part[0] for part in parts])
         terms = reduce(add, [part[1] for part in parts])
         state, report = trainer.update(state, gradient)
-        position = batch.position
         if trainer.compilations() > compiled:
             compiled = trainer.compilations()
             console.note(
@@ -137,7 +136,7 @@ def _train(config: TrainConfig, prepared: Prepared, trackers, console, checkpoin
             "train_energy_mae_meV_per_atom": MEV_PER_EV * float(terms.energy_per_atom),
             "train_force_norm_meV_per_angstrom": MEV_PER_EV * float(terms.force_norm),
             "gradient_norm": float(report.gradient_norm),
-            "learning_rate": float(np.asarray(rate(step - 1))),
+            "learning_rate": float(rate(step - 1)),
             "atoms_per_s": batch.atoms / (now - last_log),
         }
         last_log = now
@@ -149,7 +148,7 @@ def _train(config: TrainConfig, prepared: Prepared, trackers, console, checkpoin
                 best, best_loss = jax.tree.map(np.asarray, state), value
             metrics = {f"validation_{k}": float(v) for k, v in evaluation.metrics().items() if v is not None}
             record(step, {**metrics, "validation_loss": value, "validation_best": float(value == best_loss)})
-            about = {"position": dataclasses.asdict(position), "config": config.model_dump(mode="json")}
+            about = {"position": dataclasses.asdict(batch.position), "config": config.model_dump(mode="json")}
             checkpoints.save(state, value, about)
             last_log = time.perf_counter()
     return best, trainer, history

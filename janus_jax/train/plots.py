@@ -5,21 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from janus_jax import plotting
 from janus_jax.train.evaluate import Evaluation
-
-
-def _figure(columns: int):
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.5 * columns, 4), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)  # no window, no global state
-    return figure, np.atleast_1d(figure.subplots(1, columns))
 
 
 def learning_curves(history: list[dict[str, Any]], path: Path) -> None:
     """Training force error over steps, with the validation MAEs of the averaged weights."""
-    figure, axes = _figure(2)
+    figure, axes = plotting.figure(2)
     panels = [
         ("train_force_norm_meV_per_angstrom", "validation_forces_mae_meV_per_angstrom", "forces, meV/Å"),
         ("train_energy_mae_meV_per_atom", "validation_energy_mae_meV_per_atom", "energy, meV/atom"),
@@ -38,7 +30,7 @@ def learning_curves(history: list[dict[str, Any]], path: Path) -> None:
                 axis.plot(*zip(*points, strict=True), label=name, **style)
         axis.set(xlabel="step", ylabel=label, yscale="log")
         axis.legend()
-    _save(figure, path)
+    plotting.save(figure, path)
 
 
 def parity(evaluation: Evaluation, path: Path, title: str = "") -> None:
@@ -50,7 +42,7 @@ def parity(evaluation: Evaluation, path: Path, title: str = "") -> None:
         "stress": (evaluation.stress_label.ravel(), evaluation.stress.ravel(), "eV/Å$^3$"),
     }
     known = {name: values for name, values in quantities.items() if np.isfinite(values[0]).any()}
-    figure, axes = _figure(max(1, len(known)))
+    figure, axes = plotting.figure(max(1, len(known)))
     metrics = evaluation.metrics()
     for axis, (name, (label, predicted, unit)) in zip(axes, known.items(), strict=False):
         axis.axline((label[np.isfinite(label)][0],) * 2, slope=1, color="0.7", lw=1)
@@ -59,9 +51,4 @@ def parity(evaluation: Evaluation, path: Path, title: str = "") -> None:
         axis.set(
             xlabel=f"reference, {unit}", ylabel=f"predicted, {unit}", title=f"{title} {name}: MAE {mae:.1f} m{unit}"
         )
-    _save(figure, path)
-
-
-def _save(figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    plotting.save(figure, path)

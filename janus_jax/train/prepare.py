@@ -38,14 +38,12 @@ def prepare(config: TrainConfig) -> Prepared:
     check_precision(config.precision)
     data, cutoff, keys = config.data, config.model.cutoff_angstrom, config.data.keys
     frames = {"train": readers.read_frames(data.train)}
-    held_out = 0.0
     if isinstance(data.validation, str):
         frames["validation"] = readers.read_frames(data.validation)
     else:
-        held_out = data.validation
-        if not 0 < held_out < 1:
-            raise ConfigError(f"data.validation: {held_out} is not a fraction between 0 and 1.")
-        frames["train"], frames["validation"] = split_by_fraction(frames["train"], held_out, config.seed)
+        if not 0 < data.validation < 1:
+            raise ConfigError(f"data.validation: {data.validation} is not a fraction between 0 and 1.")
+        frames["train"], frames["validation"] = split_by_fraction(frames["train"], data.validation, config.seed)
     frames["test"] = readers.read_frames(data.test) if data.test else []
     if not frames["train"]:
         raise ConfigError(f"data.train: no structure of {data.train} is left to train on.")
@@ -56,7 +54,7 @@ def prepare(config: TrainConfig) -> Prepared:
     every = [frame for part in frames.values() for frame in part]
     if data.references == "least_squares":
         table = references.least_squares(frames["train"], keys)
-        references.given({**_symbols(table)}, every)  # an element only in other splits has no reference
+        references.require(table, every)  # an element only in other splits has none
     else:
         table = references.given(data.references, every)
     references.check(table, frames["train"], keys)
@@ -64,7 +62,7 @@ def prepare(config: TrainConfig) -> Prepared:
     graphs = {name: readers.load_graphs(str(sources[name]), part, cutoff, table, keys) for name, part in frames.items()}
     needs = [batching.need(graph) for part in graphs.values() for graph in part]
     capacity = batching.choose(needs, config.batch.atoms)
-    used = tuple(sorted((number, energy) for number, energy in table.items()))
+    used = tuple(sorted(table.items()))
     model = build(config.model, rngs=nnx.Rngs(config.seed), scale=force_scale(graphs["train"]), references=used)
     model = convert.cast(model, config.precision)
     for graph in graphs["train"] + graphs["validation"] + graphs["test"]:
@@ -85,9 +83,3 @@ def force_scale(graphs: list[AtomGraph]) -> float:
     flat = np.concatenate(forces) if forces else np.zeros((0, 3))
     rms = float(np.sqrt((flat**2).mean())) if flat.size else 0.0
     return rms or 1.0
-
-
-def _symbols(table: dict[int, float]) -> dict[str, float]:
-    from ase.data import chemical_symbols
-
-    return {chemical_symbols[number]: energy for number, energy in table.items()}
