@@ -18,7 +18,10 @@ import jax
 import numpy as np
 from flax import nnx
 
-from janus_jax.data import batching, readers
+from janus_jax.data import batching
+from janus_jax.data.dataset import Dataset
+from janus_jax.data.sources import open_source
+from janus_jax.data.summary import summarize
 from janus_jax.graph import Capacity, LabelCounts
 from janus_jax.models import build, convert
 from janus_jax.models.potential import energy_forces_stress, structure_energies
@@ -28,8 +31,9 @@ from janus_jax.train.state import Trainer
 
 def problem(settings: config.TrainConfig, padding: float, dtype):
     """One micro-batch of the recipe, its arrays longer by the factor 1 + padding."""
-    frames = readers.read_frames(settings.data.test)[:8]
-    graphs = readers.load_graphs("water", frames, settings.model.cutoff_angstrom, {1: -13.0, 8: -100.0})
+    source, cutoff = open_source("water:test"), settings.model.cutoff_angstrom
+    data = Dataset(source, summarize(source, cutoff), np.arange(8), cutoff, {1: -13.0, 8: -100.0})
+    graphs = list(data)
     need = sum((batching.need(graph) for graph in graphs[:4]), Capacity(0, 0, 0))
     capacity = Capacity(*(round((1 + padding) * n) for n in (need.atoms, need.edges, need.structures)))
     return batching.pad(graphs[:4], capacity, dtype), LabelCounts.of(graphs[:4], dtype)

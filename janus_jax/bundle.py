@@ -6,31 +6,69 @@ units) and loads without the training configuration.
 
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from ase.data import chemical_symbols
 from flax import nnx
 from numpy.typing import DTypeLike
 
+from janus_jax import __version__
 from janus_jax.errors import ModelFileError
 from janus_jax.models import POTENTIALS, convert
 from janus_jax.models.potential import Potential
 
-FORMAT = 1
+FORMAT = 2
 HEADER = "janus_model"
 MODEL_FILE = "model.janus"
 
 
-def save(path: str | os.PathLike, model: Potential, summary: dict[str, Any] | None = None) -> None:
-    """Write `model` to `path`; `summary` is free-form JSON about its training."""
+def _from_1(header: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 said nothing about data and versions, and gave elements and cutoff only inside other entries."""
+    summary = header["summary"]
+    return {
+        **header,
+        "format": 2,
+        "cutoff_angstrom": header["model"]["cutoff_angstrom"],
+        "elements": [chemical_symbols[int(number)] for number in sorted(header["references_eV"], key=int)],
+        "precision": None,
+        "data_hash": None,
+        "versions": {},
+        "summary": summary,
+    }
+
+
+MIGRATIONS = {1: _from_1}
+"""What brings a header from format n to n + 1."""
+
+
+def save(
+    path: str | os.PathLike,
+    model: Potential,
+    summary: dict[str, Any] | None = None,
+    data_hash: str | None = None,
+) -> None:
+    """Write `model` to `path`.
+
+    Args:
+        summary: free-form JSON about its training.
+        data_hash: of the data it was trained on.
+    """
+    elements = [chemical_symbols[number] for number, _ in model.references]
     header = {
         "format": FORMAT,
         "model": model.config.model_dump(mode="json"),
         "scale": model.scale,
         "references_eV": {str(number): energy for number, energy in model.references},
+        "elements": elements,
+        "cutoff_angstrom": model.cutoff,
+        "precision": str(model.dtype),
         "units": {"length": "angstrom", "energy": "eV", "forces": "eV/angstrom", "stress": "eV/angstrom^3"},
+        "data_hash": data_hash,
+        "versions": {"janus-jax": __version__} | {name: version(name) for name in ("jax", "flax", "numpy")},
         "summary": summary or {},
     }
     temporary = Path(f"{path}.partial")
@@ -94,6 +132,8 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise ModelFileError(path, f"not a janus-jax model file, or damaged ({type(error).__name__})") from error
     if header["format"] > FORMAT or header["model"]["name"] not in POTENTIALS:
         raise ModelFileError(path, f"written by a newer version (format {header['format']}, this one reads {FORMAT})")
+    while header["format"] < FORMAT:
+        header = MIGRATIONS[header["format"]](header)
     return header, weights
 
 

@@ -86,3 +86,10 @@ class ConfigError(JanusError, ValueError):
 
 class TrainingError(JanusError, RuntimeError):
     """A run that cannot go on."""
+
+
+class CheckpointError(JanusError, RuntimeError):
+    """A checkpoint that cannot be used."""
+
+    def __init__(self, path, reason: str):
+        super().__init__(f"{path}: {reason}.")

@@ -31,6 +31,11 @@ class Targets:
     stress: Float[Array, "structures 3 3"]
     """eV/Å^3, tensile positive."""
     stress_mask: Bool[Array, "structures"]
+    weight: Float[Array, "structures"]
+    """Relative weight of a structure's labels in the loss."""
+
+    def replace(self, **changes) -> "Targets":
+        return dataclasses.replace(self, **changes)
 
 
 @pytree
@@ -75,7 +80,7 @@ class AtomGraph:
 
 @pytree
 class LabelCounts:
-    """Labels in a global batch of graphs: what the means of the loss are taken over."""
+    """Labels in a global batch of graphs, each counted with its structure's weight: what means are taken over."""
 
     energies: Float[Array, ""]
     forces: Float[Array, ""]
@@ -84,10 +89,23 @@ class LabelCounts:
 
     @staticmethod
     def of(graphs: list["AtomGraph"], dtype: DTypeLike = np.float32) -> "LabelCounts":
-        def total(name):
-            return np.asarray(sum(getattr(g.targets, name).sum() for g in graphs if g.targets is not None), dtype)
+        """Counts of unpadded host graphs."""
+        totals = np.zeros(3)
+        for graph in graphs:
+            if (targets := graph.targets) is not None:
+                atom_weight = np.asarray(targets.weight)[graph.atom_structure]
+                totals += (
+                    (targets.weight * targets.energy_mask).sum(),
+                    (atom_weight * targets.forces_mask).sum(),
+                    (targets.weight * targets.stress_mask).sum(),
+                )
+        return LabelCounts(*(np.asarray(total, dtype) for total in totals))
 
-        return LabelCounts(total("energy_mask"), total("forces_mask"), total("stress_mask"))
+    @staticmethod
+    def add(counts: list["LabelCounts"]) -> "LabelCounts":
+        """Sum over micro-batches."""
+        names = [field.name for field in dataclasses.fields(LabelCounts)]
+        return LabelCounts(*(np.asarray(sum(getattr(c, name) for c in counts)) for name in names))
 
 
 @dataclasses.dataclass(frozen=True, order=True)

@@ -1,21 +1,31 @@
 """Figures without a window and without matplotlib's global state."""
 
+import base64
+import io
 from pathlib import Path
 
 import numpy as np
 
 
-def figure(columns: int):
-    """A figure with `columns` panels side by side: (figure, array of axes)."""
+def figure(columns: int, rows: int = 1, width: float = 4.5, height: float = 4.0):
+    """A figure with panels side by side: (figure, flat array of axes)."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    result = Figure(figsize=(4.5 * columns, 4), layout="constrained", dpi=120)
+    result = Figure(figsize=(width * columns, height * rows), layout="constrained", dpi=120)
     FigureCanvasAgg(result)
-    return result, np.atleast_1d(result.subplots(1, columns))
+    return result, np.atleast_1d(result.subplots(rows, columns)).ravel()
 
 
 def save(figure, path: Path) -> None:
     """Write `figure` as PNG, making the folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
+
+
+def to_html(figure, alt: str) -> str:
+    """An HTML image with the picture inside: nothing to load."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img alt="{alt}" src="data:image/png;base64,{data}">'

@@ -14,7 +14,8 @@ from janus_jax.models.potential import Potential, Prediction, energy_forces_stre
 
 
 @partial(jax.jit, static_argnums=0)
-def _run(graphdef, state, graph: AtomGraph) -> Prediction:
+def compiled(graphdef, state, graph: AtomGraph) -> Prediction:
+    """The program behind `predict`: one compilation a model structure and capacity."""
     return energy_forces_stress(nnx.merge(graphdef, state), graph)
 
 
@@ -33,18 +34,20 @@ def check_elements(model: Potential, numbers: np.ndarray) -> None:
         )
 
 
-def check_system(model: Potential, graph: AtomGraph) -> None:
+def check_system(model: Potential, charge: np.ndarray, spin: np.ndarray, dataset: np.ndarray) -> None:
     """Raises StructureError if a charge, spin or data set is outside the model's embeddings.
 
     Indexing beyond a table would silently use its last row.
+
+    Args:
+        charge, spin, dataset: of all structures.
     """
-    real = np.asarray(graph.structure_mask)
     limits = {"charge": (-MAX_CHARGE, MAX_CHARGE), "spin": (0, MAX_SPIN)} if model.config.charge_spin == "table" else {}
     if model.config.datasets:
         limits["dataset"] = (0, len(model.config.datasets) - 1)
+    given = {"charge": charge, "spin": spin, "dataset": dataset}
     for name, (low, high) in limits.items():
-        values = np.asarray(getattr(graph, name))[real]
-        bad = values[(values < low) | (values > high)]
+        bad = given[name][(given[name] < low) | (given[name] > high)]
         if len(bad):
             raise StructureError(f"{name} is {bad[0]}; the model allows {low} to {high}.")
 
@@ -67,9 +70,10 @@ class Predictor:
 
     def __call__(self, graph: AtomGraph) -> Prediction:
         numbers, mask = np.asarray(graph.numbers), np.asarray(graph.atom_mask)
+        real = np.asarray(graph.structure_mask)
         check_elements(self.model, numbers[mask])
-        check_system(self.model, graph)
-        result = jax.tree.map(np.asarray, _run(*self._parts, graph.replace(targets=None)))
+        check_system(self.model, *(np.asarray(x)[real] for x in (graph.charge, graph.spin, graph.dataset)))
+        result = jax.tree.map(np.asarray, compiled(*self._parts, graph.replace(targets=None)))
         energy = np.where(graph.structure_mask, result.energy + reference_energies(self.model, graph), 0.0)
         return Prediction(energy, result.forces, result.virial, result.stress)
 

@@ -6,7 +6,7 @@ Not imported by the library. `SMALL` and `CAPACITY` are shared by all tests, so 
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 
 import jax
@@ -16,7 +16,10 @@ from ase import Atoms
 from flax import nnx
 
 from janus_jax.data.batching import pad
+from janus_jax.data.dataset import Dataset
 from janus_jax.data.neighbors import from_atoms
+from janus_jax.data.sources import Frames
+from janus_jax.data.summary import summarize
 from janus_jax.graph import AtomGraph, Capacity
 from janus_jax.models import esen
 from janus_jax.models.convert import name_of
@@ -125,6 +128,13 @@ def edge_rows(src, dst, image) -> np.ndarray:
     """Edges as rows (source, centre, image), in the order of `brute_force_edges`."""
     edges = np.column_stack([src, dst, image])
     return edges[np.lexsort((edges[:, 4], edges[:, 3], edges[:, 2], edges[:, 0], edges[:, 1]))]
+
+
+def dataset(frames: Sequence[Atoms], cutoff: float, references: Mapping[int, float] | None = None) -> Dataset:
+    """Frames in memory as a data set."""
+    source = Frames(frames)
+    summary = summarize(source, cutoff)
+    return Dataset(source, summary, np.arange(len(frames)), cutoff, references or {}, memory_bytes=1 << 30)
 
 
 # Fixtures

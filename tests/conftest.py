@@ -15,8 +15,11 @@ an import hook. The packages must be importable from a folder on sys.path (`pyth
 pyproject.toml): the hook does not see what only the finder of an editable install knows.
 """
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 
@@ -27,6 +30,10 @@ DEVICES = "--xla_force_host_platform_device_count=8"
 early = sorted(name for name in ("jax", *PACKAGES) if name in sys.modules)
 if early:
     raise RuntimeError(f"{', '.join(early)} imported before tests/conftest.py could set up JAX: find the pytest plugin")
+
+# Nothing a test reads may come from a cache that other code has filled, and none may fill the user's.
+os.environ["JANUS_JAX_CACHE"] = cache = tempfile.mkdtemp(prefix="janus-jax-tests-")
+atexit.register(shutil.rmtree, cache, ignore_errors=True)
 
 if DEVICES not in os.environ.get("XLA_FLAGS", "").split():
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DEVICES}".strip()

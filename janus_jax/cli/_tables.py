@@ -2,21 +2,42 @@
 
 from typing import Any
 
+UNITS = {
+    "energy": ("meV_per_atom", "meV/atom"),
+    "forces": ("meV_per_angstrom", "meV/Å"),
+    "stress": ("meV_per_angstrom3", "meV/Å^3"),
+}
+
 
 def show_metrics(parts: dict[str, dict[str, Any]]) -> None:
     """One row per quantity and part: MAE, RMSE, number of labels."""
+    show(
+        ["set", "quantity", "MAE", "RMSE", "unit", "labels"],
+        [
+            [
+                part,
+                name,
+                *(number(metrics[f"{name}_{kind}_{key}"]) for kind in ("mae", "rmse")),
+                unit,
+                metrics[f"{name}_labels"],
+            ]
+            for part, metrics in parts.items()
+            for name, (key, unit) in UNITS.items()
+        ],
+    )
+
+
+def show(columns: list[str], rows: list[list[Any]], title: str | None = None) -> None:
+    """A table of anything."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("set", "quantity", "MAE", "RMSE", "unit", "labels")
-    units = {
-        "energy": ("meV_per_atom", "meV/atom"),
-        "forces": ("meV_per_angstrom", "meV/Å"),
-        "stress": ("meV_per_angstrom3", "meV/Å^3"),
-    }
-    for part, metrics in parts.items():
-        for name, (key, unit) in units.items():
-            values = [metrics[f"{name}_{kind}_{key}"] for kind in ("mae", "rmse")]
-            shown = ["-" if value is None else f"{value:.2f}" for value in values]
-            table.add_row(part, name, *shown, unit, str(metrics[f"{name}_labels"]))
-    Console().print(table)
+    table = Table(*columns, title=title)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    Console(highlight=False).print(table)
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """For people: "-" where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,4 +1,4 @@
-"""`janus-jax data label` and `data sample`: structures with GFN-xTB labels."""
+"""`janus-jax data ...`: inspect, split and convert data; label and sample structures with GFN-xTB."""
 
 import argparse
 import json
@@ -10,7 +10,85 @@ from janus_jax.errors import ConfigError
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {"label": label, "sample": sample}[arguments.action](arguments)
+    from janus_jax.cli._logging import to_stderr
+
+    to_stderr()
+    actions = {"inspect": inspect, "split": split, "convert": convert, "label": label, "sample": sample}
+    return actions[arguments.action](arguments)
+
+
+def settings(overrides: list[str]):
+    """Label and frame keys from `labels.energy=...` and `keys.split=...` on the command line."""
+    from janus_jax import configuration
+    from janus_jax.train.config import DataConfig
+
+    return configuration.load(DataConfig, None, overrides)
+
+
+def summarized(source, cutoff: float, config, workers: int):
+    """The summary of a source, with a progress bar."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from janus_jax.data.summary import summarize
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=len(source))
+        return summarize(
+            source, cutoff, config.labels, config.keys, workers, lambda done, _: bar.update(task, completed=done)
+        )
+
+
+def inspect(arguments: argparse.Namespace) -> dict[str, Any]:
+    from janus_jax.data import inspection
+    from janus_jax.data.sources import open_source
+
+    source = open_source(arguments.file)
+    summary = summarized(source, arguments.cutoff, settings(arguments.overrides), arguments.workers)
+    found = inspection.suspicions(source, summary)
+    name = Path(arguments.file.replace("*", "_").replace(":", "_")).stem or "data"
+    plot = Path(arguments.plot or f"{name}.inspect.png")
+    inspection.draw(summary, plot)
+    return {
+        **inspection.figures(summary),
+        "cutoff_angstrom": arguments.cutoff,
+        "suspicious": [{"frame": one.name, "reason": one.reason} for one in found],
+        "plot": str(plot),
+    }
+
+
+def split(arguments: argparse.Namespace) -> dict[str, Any]:
+    import numpy as np
+
+    from janus_jax.data import convert, split
+    from janus_jax.data.sources import open_source
+
+    fractions = arguments.fractions
+    if any(f <= 0 for f in fractions) or sum(fractions) > 1 + 1e-9 or len(fractions) > 3:
+        raise ConfigError(f"--fractions: {fractions}; give two or three positive numbers that add up to at most 1.")
+    source, config = open_source(arguments.file), settings(arguments.overrides)
+    records = summarized(source, 0.1, config, arguments.workers).records
+    part = split.assign(records["group"], [*fractions, 1 - sum(fractions)], arguments.seed)
+    stem = Path(arguments.file).with_suffix("")
+    out, result = Path(arguments.out or f"{stem}-split"), {}
+    suffix = arguments.suffix
+    for k, name in enumerate(("train", "validation", "test")[: len(fractions)]):
+        chosen = np.flatnonzero(part == k)
+        path = out / f"{name}{suffix}"
+        result[name] = {"out": str(path), "structures": convert.write_frames(path, (source[int(i)] for i in chosen))}
+    return result
+
+
+def convert(arguments: argparse.Namespace) -> dict[str, Any]:
+    from rich.console import Console
+    from rich.progress import track
+
+    from janus_jax.data import convert
+    from janus_jax.data.sources import open_source
+
+    source, config = open_source(arguments.file), settings(arguments.overrides)
+    frames = track(convert.frames(source, config.labels), "converting", total=len(source), console=Console(stderr=True))
+    return {"out": arguments.out, "structures": convert.write_frames(arguments.out, frames)}
 
 
 def label(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -18,10 +96,11 @@ def label(arguments: argparse.Namespace) -> dict[str, Any]:
     from rich.console import Console
     from rich.progress import track
 
-    from janus_jax.data import readers, xtb
+    from janus_jax.data import xtb
+    from janus_jax.data.sources import read_frames
 
     xtb.calculator(arguments.method)  # wrong names and missing packages are reported before any work
-    frames = readers.read_frames(arguments.file)
+    frames = read_frames(arguments.file)
     out = Path(arguments.out or Path(arguments.file).with_suffix(".labelled.extxyz"))
     results = xtb.label_all(frames, arguments.method, arguments.workers)
     labelled = list(track(results, "labelling", total=len(frames), console=Console(stderr=True)))
@@ -30,18 +109,14 @@ def label(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def sample(arguments: argparse.Namespace) -> dict[str, Any]:
-    import yaml
     from ase.io import write
-    from pydantic import ValidationError
     from rich.console import Console
     from rich.progress import track
 
+    from janus_jax import configuration
     from janus_jax.data import sampling, xtb
 
-    try:
-        config = sampling.SamplingConfig.model_validate(yaml.safe_load(Path(arguments.config).read_text()))
-    except (OSError, ValidationError, yaml.YAMLError) as error:
-        raise ConfigError(f"{arguments.config}: {error}") from error
+    config = configuration.load(sampling.SamplingConfig, arguments.config)
     out = Path(arguments.out)
     results = sampling.sample(config, arguments.workers)
     runs = list(track(results, "sampling", total=len(config.runs), console=Console(stderr=True)))
@@ -55,4 +130,32 @@ def sample(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(figures: dict[str, Any]) -> None:
-    print(f"{figures['structures']} structures with {figures['method']} labels are in {figures['out']}")
+    if "suspicious" in figures:
+        _show_inspection(figures)
+    elif "method" in figures:
+        print(f"{figures['structures']} structures with {figures['method']} labels are in {figures['out']}")
+    else:
+        for part in [figures] if "out" in figures else figures.values():
+            print(f"{part['structures']} structures are in {part['out']}")
+
+
+def _show_inspection(figures: dict[str, Any]) -> None:
+    from janus_jax.cli import _tables
+
+    def shown(value: Any) -> str:
+        if isinstance(value, dict) and set(value) == {"min", "median", "mean", "max"}:
+            return f"{value['min']:.4g} to {value['max']:.4g} (median {value['median']:.4g}, mean {value['mean']:.4g})"
+        if isinstance(value, dict):
+            return ", ".join(f"{name or '(none)'} {count:,}" for name, count in value.items())
+        if isinstance(value, float):
+            return f"{value:.4g}"
+        return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+    rows = [[key.replace("_", " "), shown(value)] for key, value in figures.items() if key != "suspicious"]
+    _tables.show(["", ""], rows)
+    listed = figures["suspicious"]
+    if listed:
+        title = f"{len(listed)} suspicious frames" + (" (the first 30)" if len(listed) > 30 else "")
+        _tables.show(["frame", "why"], [[one["frame"], one["reason"]] for one in listed[:30]], title)
+    else:
+        print("no suspicious frames")

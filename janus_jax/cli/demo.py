@@ -13,12 +13,14 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax import JanusCalculator
     from janus_jax.cli._logging import to_stderr
     from janus_jax.cli.train import configure
-    from janus_jax.data.readers import read_frames
-    from janus_jax.train import loop
+    from janus_jax.data.sources import read_frames
+    from janus_jax.train import run as training
     from md import nve
 
     to_stderr()
-    result = loop.run(configure([f"output={arguments.output}", *arguments.overrides]))
+    result = training.run(configure([f"output={arguments.output}", *arguments.overrides]))
+    if result.stopped:
+        return result.figures
     start = read_frames("water:test")[0]
     dynamics = nve.run(start, JanusCalculator(result.model), temperature_kelvin=300.0, timestep_fs=0.5, steps=600)
     nve.plot(dynamics, result.folder / "plots" / "nve.png")
@@ -29,6 +31,9 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(figures: dict[str, Any]) -> None:
+    if "stopped" in figures:
+        print(f"stopped at step {figures['step']} ({figures['stopped']}); the checkpoint is in {figures['run']}")
+        return
     show_metrics({name: figures[name] for name in ("validation", "test")})
     nve = figures["nve"]
     print(

@@ -8,39 +8,64 @@ from janus_jax.cli._tables import show_metrics
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    import numpy as np
+
     from janus_jax import bundle
     from janus_jax.cli._logging import to_stderr
-    from janus_jax.data import batching, readers
+    from janus_jax.cli.data import settings, summarized
+    from janus_jax.data import batching, references
+    from janus_jax.data.dataset import Dataset
+    from janus_jax.data.sources import open_source
+    from janus_jax.errors import DataError
     from janus_jax.prediction import check_elements
     from janus_jax.train import evaluate, plots
 
     to_stderr()
-    model = bundle.load(arguments.model)
-    frames = readers.read_frames(arguments.file)
-    for frame in frames:
-        check_elements(model, frame.numbers)
-    graphs = readers.load_graphs(arguments.file, frames, model.cutoff, dict(model.references))
-    needs = [batching.need(graph) for graph in graphs]
-    budget = max(min(arguments.batch_atoms, sum(need.atoms for need in needs)), max(need.atoms for need in needs), 1)
-    evaluation = evaluate.evaluate(model, graphs, batching.choose(needs, budget))
+    model, source, config = bundle.load(arguments.model), open_source(arguments.file), settings(arguments.overrides)
+    summary = summarized(source, model.cutoff, config, config.workers)
+    if summary.problems:
+        index, reason = next(iter(summary.problems.items()))
+        count = f"{len(summary.problems)} of {len(source)} frames cannot be used, the first"
+        raise DataError(f"{count}: {source.name(index)}: {reason}.")
+    check_elements(model, summary.elements())
+    every, table = np.arange(len(source)), dict(model.references)
+    if table:
+        references.check(table, summary, every)
+    names = [name or config.dataset for name in summary.datasets]
+    to_model = [model.config.datasets.index(name) if name in model.config.datasets else 0 for name in names]
+    data = Dataset(source, summary, every, model.cutoff, table, labels=config.labels, dataset_indices=to_model)
+    budget = max(min(arguments.batch_atoms, int(data.atoms.sum())), int(data.atoms.max()), 1)
+    evaluation = evaluate.evaluate(model, data, batching.choose(data.atoms, data.edges, budget))
     if arguments.plot:
         plots.parity(evaluation, Path(arguments.plot), title=Path(arguments.file).name)
     if arguments.out:
-        _write(arguments.out, frames, evaluation)
-    return evaluation.metrics()
+        _write(arguments.out, data, evaluation)
+    groups = [data.config_type(index) for index in range(len(data))]
+    by_type = {"by_config_type": evaluation.by_group(groups)} if len(set(groups)) > 1 else {}
+    return {**evaluation.metrics(), "labels": summary.names, "by_element": evaluation.by_element(), **by_type}
 
 
-def _write(path: str, frames, evaluation) -> None:
-    from ase.io import write
+def _write(path: str, data, evaluation) -> None:
+    import numpy as np
     from ase.stress import full_3x3_to_voigt_6_stress
 
-    for index, frame in enumerate(frames):
-        frame.info["janus_energy"] = float(evaluation.energy[index])
-        if frame.cell.rank == 3:  # a molecule has no stress
-            frame.info["janus_stress"] = full_3x3_to_voigt_6_stress(evaluation.stress[index])
-        frame.arrays["janus_forces"] = evaluation.forces[index]
-    write(path, frames, format="extxyz")
+    from janus_jax.data.convert import write_frames
+
+    starts = np.concatenate([[0], np.cumsum(evaluation.atoms)])
+
+    def frames():
+        for index in range(len(data)):
+            frame = data.frame(index)
+            frame.info["janus_energy"] = float(evaluation.energy[index])
+            if frame.cell.rank == 3:  # a molecule has no stress
+                frame.info["janus_stress"] = full_3x3_to_voigt_6_stress(evaluation.stress[index])
+            frame.arrays["janus_forces"] = evaluation.forces[starts[index] : starts[index + 1]]
+            yield frame
+
+    write_frames(path, frames())
 
 
 def show(figures: dict[str, Any]) -> None:
     show_metrics({f"{figures['structures']} structures": figures})
+    if "by_config_type" in figures:
+        show_metrics({name or "(none)": metrics for name, metrics in figures["by_config_type"].items()})

@@ -6,7 +6,9 @@ Only the standard library is imported here, so that `--help` is instant.
 import argparse
 import importlib
 import json
+import math
 import sys
+from typing import Any
 
 
 class ShowVersion(argparse.Action):
@@ -27,41 +29,93 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action=ShowVersion, nargs=0, help="print the version")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    def command(name: str, text: str, parent=commands) -> argparse.ArgumentParser:
+    def command(name: str, text: str, parent=commands, module: str | None = None) -> argparse.ArgumentParser:
         sub = parent.add_parser(name, help=text, description=text)
         sub.add_argument("--json", action="store_true", help="print the figures as one JSON object and nothing else")
-        sub.set_defaults(module=name)
+        sub.set_defaults(module=module or name)
         return sub
 
+    def group(name: str, text: str):
+        sub = commands.add_parser(name, help=text, description=text)
+        return sub.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    overrides: dict[str, Any] = {"nargs": "*", "metavar": "key=value"}
+
     sub = command("train", "train a potential; without CONFIG: the built-in water set")
+    sub.add_argument("--resume", metavar="RUN", help="go on with the run in this folder")
     sub.add_argument(
         "arguments", nargs="*", metavar="CONFIG | key=value", help="YAML file, then overrides such as batch.atoms=256"
     )
 
     sub = command("evaluate", "errors of a model on labelled structures")
     sub.add_argument("model", help="model file or run folder")
-    sub.add_argument("file", help="structures with labels, or a built-in set such as water:test")
-    sub.add_argument("--out", help="write the structures with predictions to this extxyz file")
+    sub.add_argument("file", help="structures with labels: file, folder, glob, or a built-in set such as water:test")
+    sub.add_argument("overrides", **overrides, help="how labels are called, such as labels.energy=my_energy")
+    sub.add_argument("--out", help="write the structures with predictions to this new file")
     sub.add_argument("--plot", help="write parity plots to this PNG file")
     sub.add_argument("--batch-atoms", type=int, default=512, help="atoms in a batch (default: %(default)s)")
 
     sub = command("demo", "train, evaluate and run dynamics on water in a few minutes")
     sub.add_argument("--output", default="runs/demo", help="folder (default: %(default)s)")
-    sub.add_argument("overrides", nargs="*", metavar="key=value", help="changes to the training configuration")
+    sub.add_argument("overrides", **overrides, help="changes to the training configuration")
 
-    data = commands.add_parser("data", help="label or sample structures with quantum chemistry")
-    actions = data.add_subparsers(dest="action", metavar="ACTION", required=True)
-    sub = command("label", "label structures with GFN-xTB (needs the extra xtb)", actions)
+    sub = command("report", "write report.html of a run again")
+    sub.add_argument("run", help="run folder")
+    sub = command("compare", "overlay runs in one page")
+    sub.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    sub.add_argument("--out", default="compare.html", help="page to write (default: %(default)s)")
+    sub.set_defaults(module="report")
+
+    actions = group("model", "look at and export model files")
+    sub = command("show", "what a model file holds", actions, "model")
+    sub.add_argument("model", help="model file or run folder")
+    sub = command("export", "write a model in another form", actions, "model")
+    sub.add_argument("model", help="model file or run folder")
+    sub.add_argument("out", help="file ending in .janus, .npz (weights by name) or .stablehlo (a compiled program)")
+    sub.add_argument("--weights", choices=("averaged", "raw"), default="averaged", help="which, of a run's checkpoint")
+    sub.add_argument("--step", type=int, help="checkpoint of the run to take (default: the best)")
+    sub.add_argument("--precision", choices=("float32", "float64"), help="default: as stored")
+    sub.add_argument(
+        "--capacity", type=int, nargs=2, metavar=("ATOMS", "EDGES"), default=(256, 16384),
+        help="array lengths of the .stablehlo program (default: %(default)s)",
+    )  # fmt: skip
+
+    actions = group("config", "templates, checks and schema of configurations")
+    files: dict[str, Any] = {"nargs": "*", "metavar": "CONFIG | key=value"}
+    sub = command("template", "a commented configuration with every key", actions, "config")
+    sub.add_argument("arguments", **files, help="values to put in")
+    sub = command("validate", "check a configuration and show it resolved", actions, "config")
+    sub.add_argument("arguments", **files, help="file and overrides")
+    command("schema", "JSON schema, for editors", actions, "config")
+
+    actions = group("data", "inspect, split, convert, label or sample structures")
+    sub = command("inspect", "counts, labels, statistics, suspicious frames, histograms", actions, "data")
+    sub.add_argument("file", help="file, folder, glob, or built-in set")
+    sub.add_argument("overrides", **overrides, help="such as labels.stress_unit=GPa")
+    sub.add_argument("--cutoff", type=float, default=5.0, help="for neighbour counts, Å (default: %(default)s)")
+    sub.add_argument("--plot", help="PNG to write (default: NAME.inspect.png here)")
+    sub.add_argument("--workers", type=int, default=0, help="processes (default: this one)")
+    sub = command("split", "write train, validation and test files", actions, "data")
+    sub.add_argument("file", help="file, folder, glob, or built-in set")
+    sub.add_argument("overrides", **overrides, help="such as keys.split=trajectory: what must stay together")
+    sub.add_argument("--fractions", type=float, nargs="+", default=[0.8, 0.1, 0.1], help="(default: %(default)s)")
+    sub.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    sub.add_argument("--out", help="folder (default: FILE-split)")
+    sub.add_argument("--suffix", default=".xyz", help="format of the files (default: %(default)s)")
+    sub.add_argument("--workers", type=int, default=0, help="processes (default: this one)")
+    sub = command("convert", "any source to eV, Å and ASE's keys in one new file", actions, "data")
+    sub.add_argument("file", help="file, folder, glob, or built-in set")
+    sub.add_argument("out", help="new file ending in .xyz, .extxyz, .aselmdb or .db")
+    sub.add_argument("overrides", **overrides, help="such as labels.energy_unit=Hartree")
+    sub = command("label", "label structures with GFN-xTB (needs the extra xtb)", actions, "data")
     sub.add_argument("file", help="structures in any format ASE reads")
     sub.add_argument("--method", default="gfn2-xtb", help="gfn1-xtb or gfn2-xtb (default: %(default)s)")
     sub.add_argument("--out", help="output file (default: FILE with .labelled.extxyz)")
     sub.add_argument("--workers", type=int, default=2, help="processes (default: %(default)s)")
-    sub.set_defaults(module="data")
-    sub = command("sample", "sample liquid water with GFN-xTB, as the built-in set was made", actions)
+    sub = command("sample", "sample liquid water with GFN-xTB, as the built-in set was made", actions, "data")
     sub.add_argument("config", help="YAML such as configs/data/water.yaml")
     sub.add_argument("--out", required=True, help="output extxyz; isolated-atom energies go beside it as .json")
     sub.add_argument("--workers", type=int, default=2, help="processes (default: %(default)s)")
-    sub.set_defaults(module="data")
 
     command("doctor", "versions, devices, and packages that shadow ours")
     return top
@@ -83,10 +137,19 @@ def main(argv: list[str] | None = None) -> int:
         print("janus-jax: interrupted", file=sys.stderr)
         return 130
     if arguments.json:
-        print(json.dumps(figures))
+        print(json.dumps(_finite(figures), allow_nan=False))
     elif figures is not None:
         module.show(figures)
-    return 0
+    return module.exit_code(figures) if hasattr(module, "exit_code") else 0
+
+
+def _finite(value):
+    """Numbers that JSON has no word for become null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`janus-jax train [CONFIG] [key=value ...]`."""
+"""`janus-jax train [CONFIG] [key=value ...]` and `janus-jax train --resume RUN`."""
 
 import argparse
 from typing import Any
@@ -15,22 +15,41 @@ def configure(arguments: list[str]):
     files = [text for text in arguments if "=" not in text]
     if len(files) > 1:
         raise ConfigError(f"One configuration file is allowed, got: {', '.join(files)}.")
-    result = config.load(files[0] if files else None, overrides)
-    if result.precision == "float64":
+    return config.load(files[0] if files else None, overrides)
+
+
+def use_precision(precision: str) -> None:
+    """Switch JAX to 64 bits if a run needs it, before anything is computed."""
+    if precision == "float64":
         import jax
 
         jax.config.update("jax_enable_x64", True)
-    return result
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    from pathlib import Path
+
     from janus_jax.cli._logging import to_stderr
-    from janus_jax.train import loop
+    from janus_jax.train import run as training
 
     to_stderr()
-    return loop.run(configure(arguments.arguments)).figures
+    if arguments.resume is None:
+        config = configure(arguments.arguments)
+        use_precision(config.precision)
+        return training.run(config).figures
+    if (Path(arguments.resume) / "config.yaml").exists():
+        use_precision(training.read_config(Path(arguments.resume) / "config.yaml", arguments.arguments).precision)
+    return training.resume(arguments.resume, arguments.arguments).figures
+
+
+def exit_code(figures: dict[str, Any]) -> int:
+    """128 + signal number where a signal stopped the run, as shells and batch systems expect."""
+    return {"SIGTERM": 143, "SIGINT": 130}.get(figures.get("stopped", ""), 0)
 
 
 def show(figures: dict[str, Any]) -> None:
+    if "stopped" in figures:
+        print(f"stopped at step {figures['step']} ({figures['stopped']}); the checkpoint is in {figures['run']}")
+        return
     show_metrics({name: figures[name] for name in ("validation", "test") if name in figures})
-    print(f"{figures['seconds']} s; model, metrics and plots are in {figures['run']}")
+    print(f"{figures['seconds']} s; model, metrics, plots and report.html are in {figures['run']}")

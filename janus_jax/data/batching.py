@@ -102,25 +102,27 @@ def fill(graphs: Iterable[AtomGraph], capacity: Capacity) -> Iterator[list[AtomG
         yield group
 
 
-def choose(needs: Sequence[Capacity], atom_budget: int) -> Capacity:
-    """One capacity for groups of about `atom_budget` atoms of structures with these needs.
+def choose(atoms: np.ndarray, edges: np.ndarray, atom_budget: int) -> Capacity:
+    """One capacity for groups of about `atom_budget` atoms of structures with these sizes.
 
     Edges are provided for the mean number per atom and a margin of 10 %, never less than the largest
     structure needs; all lengths are rounded up to multiples of 8 (atoms) and 64 (edges).
 
+    Args:
+        atoms, edges: sizes [structures].
+
     Raises:
         CapacityError: a structure has more atoms than the budget.
     """
-    if not needs:
+    if not len(atoms):
         raise StructureError("there is no structure to choose a capacity for")
-    largest = Capacity(*(max(getattr(n, name) for n in needs) for name in ("atoms", "edges", "structures")))
+    largest = Capacity(int(atoms.max()), int(edges.max()), 1)
     if largest.atoms > atom_budget:
         raise CapacityError(largest, Capacity(atom_budget, largest.edges, 1), hint="raise batch.atoms")
-    atoms = round_up(atom_budget, 8)
-    per_atom = sum(n.edges for n in needs) / max(1, sum(n.atoms for n in needs))
-    edges = round_up(max(largest.edges, int(1.1 * per_atom * atoms)), 64)
-    structures = max(1, int(atoms // max(1, min(n.atoms for n in needs))))
-    return Capacity(atoms, edges, structures)
+    budget = round_up(atom_budget, 8)
+    per_atom = edges.sum(dtype=np.int64) / max(1, atoms.sum(dtype=np.int64))
+    edge_budget = round_up(max(largest.edges, int(1.1 * per_atom * budget)), 64)
+    return Capacity(budget, edge_budget, max(1, budget // max(1, int(atoms.min()))))
 
 
 def round_up(count: int, multiple: int) -> int:

@@ -1,23 +1,31 @@
-"""An endless, deterministic stream of global batches from structures in memory.
+"""An endless, deterministic stream of global batches, made ahead of time by a thread or by processes.
 
-A global batch is a fixed number of micro-batches, each filled in shuffled order up to the capacity.
-The order of epoch n depends on the seed and n alone, so a position (epoch, structures drawn) is
-all that is needed to go on from.
+The order of epoch n depends on the seed and n alone. Within windows of shuffled structures, those
+that fit together are put into one micro-batch, by their sizes, before anything is read. So a position
+(epoch, micro-batches drawn) is all that is needed to go on from.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from janus_jax.data.batching import fill, need, pad
+from janus_jax.data.batching import pad
+from janus_jax.data.dataset import Dataset
+from janus_jax.errors import CapacityError
 from janus_jax.graph import AtomGraph, Capacity, LabelCounts
+
+WINDOW = 512
 
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """Where a stream stands: structures already drawn in this epoch."""
+    """Where a stream stands: micro-batches already drawn in this epoch."""
 
     epoch: int = 0
     drawn: int = 0
@@ -29,56 +37,121 @@ class GlobalBatch:
 
     micro_batches: tuple[AtomGraph, ...]
     counts: LabelCounts
+    members: tuple[int, ...]
+    """Structures in it, by number in the data set."""
     atoms: int
+    edges: int
     position: Position
 
 
+def plan(atoms: np.ndarray, edges: np.ndarray, capacity: Capacity, seed: int, epoch: int) -> Iterator[list[int]]:
+    """Micro-batches of one epoch as lists of structures; every structure is in exactly one.
+
+    In each window of the shuffled order: best fit, largest first, then the micro-batches in random
+    order. Costs no more than sizes: nothing is read.
+
+    Args:
+        atoms, edges: sizes [structures].
+    """
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(atoms))
+    for start in range(0, len(order), WINDOW):
+        window = order[start : start + WINDOW]
+        groups: list[list[int]] = []
+        room = np.zeros((len(window), 3), np.int64)
+        for index in window[np.argsort(-atoms[window], kind="stable")]:
+            size = np.array([atoms[index], edges[index], 1])
+            fits = (room[: len(groups)] >= size).all(1)
+            if fits.any():
+                k = int(np.where(fits, room[: len(groups), 0], np.iinfo(np.int64).max).argmin())
+            else:
+                k = len(groups)
+                groups.append([])
+                room[k] = capacity.atoms, capacity.edges, capacity.structures
+            groups[k].append(int(index))
+            room[k] -= size
+        yield from (groups[k] for k in rng.permutation(len(groups)))
+
+
 def stream(
-    graphs: Sequence[AtomGraph],
+    data: Dataset,
     capacity: Capacity,
     micro_batches: int,
     seed: int,
     dtype: DTypeLike = np.float32,
     start: Position = Position(),
+    workers: int = 0,
+    ahead: int = 4,
 ) -> Iterator[GlobalBatch]:
     """Global batches forever, from `start` on.
+
+    Args:
+        workers: processes that read and pad; 0: one thread of this process.
+        ahead: global batches made before they are asked for.
 
     Raises:
         CapacityError: a structure does not fit into the capacity.
     """
-    indices = _indices(len(graphs), seed, start)
-    pending: list[tuple[AtomGraph, Position]] = []
+    check(data, capacity)
+    pool: Executor
+    if workers:
+        pool = ProcessPoolExecutor(workers, get_context("spawn"), _set_data, (data, capacity, dtype))
+        build = _build_in_worker
+    else:
+        pool = ThreadPoolExecutor(1, thread_name_prefix="janus-jax-data")
 
-    def drawn():
-        for index, position in indices:
-            pending.append((graphs[index], position))
-            yield graphs[index]
+        def build(members: list[int]) -> tuple[AtomGraph, LabelCounts]:
+            return _build(data, capacity, dtype, members)
 
-    groups = fill(drawn(), capacity)
+    groups = _groups(data, capacity, seed, start)
+    waiting: deque = deque()
+    try:
+        while True:
+            while len(waiting) < ahead * micro_batches:
+                members, position = next(groups)
+                waiting.append((pool.submit(build, members), members, position))
+            taken = [waiting.popleft() for _ in range(micro_batches)]
+            built = [future.result() for future, _, _ in taken]
+            members = [index for _, group, _ in taken for index in group]
+            counts = LabelCounts.add([count for _, count in built])
+            sizes = int(data.atoms[members].sum()), int(data.edges[members].sum())
+            yield GlobalBatch(tuple(graph for graph, _ in built), counts, tuple(members), *sizes, taken[-1][2])
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def check(data: Dataset, capacity: Capacity) -> None:
+    """Raises CapacityError, naming the structure, if one does not fit into the capacity."""
+    for sizes in (data.atoms, data.edges):
+        if len(sizes):
+            largest = int(sizes.argmax())
+            if not capacity.fits(data.need(largest)):
+                raise CapacityError(data.need(largest), capacity, f"raise batch.atoms ({data.name(largest)})")
+
+
+def _groups(data: Dataset, capacity: Capacity, seed: int, start: Position) -> Iterator[tuple[list[int], Position]]:
+    """(structures of a micro-batch, position after it), epoch after epoch."""
+    atoms, edges, epoch, skip = data.atoms, data.edges, start.epoch, start.drawn
     while True:
-        batch = [next(groups) for _ in range(micro_batches)]
-        used = sum(len(group) for group in batch)
-        position = pending[used - 1][1]
-        del pending[:used]
-        members = [graph for group in batch for graph in group]
-        atoms = sum(need(graph).atoms for graph in members)
-        yield GlobalBatch(
-            tuple(pad(group, capacity, dtype) for group in batch), LabelCounts.of(members, dtype), atoms, position
-        )
-
-
-def _indices(size: int, seed: int, start: Position) -> Iterator[tuple[int, Position]]:
-    """(index of a structure, position after drawing it), epoch after epoch."""
-    epoch, skip = start.epoch, start.drawn
-    while True:
-        order = np.random.default_rng([seed, epoch]).permutation(size)
-        for drawn in range(skip, size):
-            yield int(order[drawn]), Position(epoch, drawn + 1)
+        for drawn, group in enumerate(plan(atoms, edges, capacity, seed, epoch), 1):
+            if drawn > skip:
+                yield group, Position(epoch, drawn)
         epoch, skip = epoch + 1, 0
 
 
-def split_by_fraction(graphs: list, fraction: float, seed: int) -> tuple[list, list]:
-    """(training, held out) by a seeded shuffle; at least one structure is held out."""
-    order = np.random.default_rng(seed).permutation(len(graphs))
-    held = max(1, round(fraction * len(graphs)))
-    return [graphs[i] for i in order[held:]], [graphs[i] for i in order[:held]]
+def _build(data: Dataset, capacity: Capacity, dtype: DTypeLike, members: list[int]) -> tuple[AtomGraph, LabelCounts]:
+    graphs = [data[index] for index in members]
+    return pad(graphs, capacity, dtype), LabelCounts.of(graphs, dtype)
+
+
+_data: Any = None
+
+
+def _set_data(*data) -> None:
+    global _data
+    _data = data
+
+
+def _build_in_worker(members: list[int]) -> tuple[AtomGraph, LabelCounts]:
+    data, capacity, dtype = _data
+    return _build(data, capacity, dtype, members)

@@ -81,7 +81,14 @@ def from_atoms(atoms: Atoms, cutoff: float, dataset: int = 0) -> AtomGraph:
     src, dst, image = neighbor_list(positions, cell, pbc, cutoff)
 
     def info(key):
-        return np.array([int(atoms.info.get(key, 0))], np.int32)
+        value = atoms.info.get(key, 0)
+        try:
+            whole = int(value)
+        except (TypeError, ValueError):
+            raise StructureError(f"{key} is {value!r}, not an integer") from None
+        if whole != value:
+            raise StructureError(f"{key} is {value!r}, not an integer")
+        return np.array([whole], np.int32)
 
     return AtomGraph(
         positions=positions,

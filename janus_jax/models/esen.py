@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from janus_jax.configuration import Section
 from janus_jax.graph import AtomGraph
 from janus_jax.models import convert, so3
 from janus_jax.models.equivariant import (
@@ -37,10 +38,9 @@ EDGE_DEGREE_RESCALE = 5.0
 MAX_CHARGE, MAX_SPIN = 100, 100
 
 
-class EsenConfig(BaseModel):
-    """Architecture of eSEN. The defaults are a small model; `mmax` defaults to `lmax`."""
+class EsenConfig(Section):
+    """Architecture of eSEN. The defaults are a small model."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     name: Literal["esen"] = "esen"
     cutoff_angstrom: PositiveFloat = 4.0
     num_layers: PositiveInt = 2
@@ -48,12 +48,17 @@ class EsenConfig(BaseModel):
     hidden_channels: PositiveInt = 32
     edge_channels: PositiveInt = 32
     num_basis: int = Field(default=64, ge=2)
+    """Gaussians; few of them blur the O-H stretch and learning stalls."""
     lmax: int = Field(default=2, ge=1, le=6)
+    """Highest degree of spherical harmonics."""
     mmax: int | None = Field(default=None, ge=0)
+    """Highest order kept in edge frames; null: lmax."""
     activation: Literal["gate", "s2"] = "gate"
     feed_forward: Literal["spectral", "grid"] = "spectral"
     charge_spin: Literal["none", "sinusoidal", "table"] = "none"
+    """Embedding of total charge and spin multiplicity."""
     datasets: tuple[str, ...] = ()
+    """Names of the data sets the model tells apart."""
     max_element: PositiveInt = 99
     """Largest atomic number."""
 

@@ -1,1 +1,1 @@
-"""Training: `loop.run(config)` does it all; the other modules are its parts."""
+"""Training: `run.run(config)` does it all; the other modules are its parts."""

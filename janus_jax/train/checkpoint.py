@@ -1,9 +1,14 @@
-"""Orbax checkpoints of a run: the best and the last, written in the background.
+"""Orbax checkpoints of a run, written in the background: best, last two, and every n steps.
 
-A checkpoint holds the whole `TrainState` (raw and averaged parameters, optimizer, step) and, as
-JSON, the position in the data and the resolved configuration.
+A checkpoint holds the whole `TrainState` (raw and averaged parameters, optimizer with its schedule's
+count, step) and, as JSON, the progress of the run (position in the data, best so far), the resolved
+configuration and a hash of the data. There is no other random state: what epoch n draws depends on
+the seed and n alone.
 """
 
+import logging
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,41 +16,120 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from janus_jax.errors import CheckpointError
 from janus_jax.train.state import TrainState
 
-FORMAT = 1
+log = logging.getLogger(__name__)
+
+FORMAT = 2
 METRIC = "validation"
 
 
+def _from_1(about: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 counted structures, not micro-batches, and kept nothing about the best: its epoch starts again."""
+    progress = {"position": {"epoch": about["position"]["epoch"], "drawn": 0}}
+    return {"format": 2, "config": config_from_1(about["config"]), "progress": progress, "data_hash": None}
+
+
+def config_from_1(values: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 had the names of labels under data.keys; later configurations come back as they are."""
+    data = dict(values.get("data", {}))
+    if not {"energy", "forces", "stress"} & set(data.get("keys", {})):
+        return values
+    data["labels"] = data.pop("keys")
+    return {**values, "data": data}
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
+"""What brings the description of a checkpoint from format n to n + 1."""
+
+
 class Checkpoints:
-    """The checkpoints below `folder`, by step."""
+    """The checkpoints below `folder`, by step.
 
-    def __init__(self, folder: str | Path):
+    Args:
+        keep_every: keep for good what is saved at multiples of this.
+    """
+
+    def __init__(self, folder: str | Path, keep_every: int | None = None):
         def metric(metrics: dict[str, float]) -> float:
-            return metrics[METRIC]
+            return metrics.get(METRIC, math.inf)
 
-        policy = checkpoint_managers.AnyPreservationPolicy(
-            [checkpoint_managers.LatestN(n=1), checkpoint_managers.BestN(get_metric_fn=metric, reverse=True, n=1)]
+        policies = [
+            checkpoint_managers.LatestN(n=2),
+            checkpoint_managers.BestN(get_metric_fn=metric, reverse=True, n=1),
+        ]
+        if keep_every:
+            policies.append(checkpoint_managers.EveryNSteps(interval_steps=keep_every))
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
+            best_fn=metric,
+            best_mode="min",
         )
-        options = ocp.CheckpointManagerOptions(preservation_policy=policy, best_fn=metric, best_mode="min")
-        self.manager = ocp.CheckpointManager(Path(folder).absolute(), options=options)
+        self.folder = Path(folder).absolute()
+        self.manager = ocp.CheckpointManager(self.folder, options=options)
 
-    def save(self, state: TrainState, validation: float, about: dict[str, Any]) -> None:
-        """`validation` is the loss that decides which is best (smaller is better)."""
+    def save(self, state: TrainState, best: float | None, about: dict[str, Any]) -> None:
+        """Start writing; `best` is the validation loss if it is the smallest so far, else None."""
+        step = int(state.step)
+        if step in self.manager.all_steps():
+            return
         contents = ocp.args.Composite(
             state=ocp.args.StandardSave(state),  # type: ignore[call-arg]
             about=ocp.args.JsonSave({"format": FORMAT, **about}),  # type: ignore[call-arg]
         )
-        self.manager.save(int(state.step), args=contents, metrics={METRIC: float(validation)})
+        self.manager.save(step, args=contents, metrics={METRIC: math.inf if best is None else best})
+
+    def about(self, step: int) -> dict[str, Any]:
+        """The description of a checkpoint, in the present format.
+
+        Raises:
+            CheckpointError: damaged, or not one of ours.
+        """
+        about = self._restore(step, about=ocp.args.JsonRestore())["about"]
+        if not isinstance(about, dict) or not isinstance(about.get("format"), int):
+            raise CheckpointError(self.folder / str(step), "not a checkpoint of janus-jax")
+        if about["format"] > FORMAT:
+            reason = f"written by a newer version (format {about['format']}, this one reads up to {FORMAT})"
+            raise CheckpointError(self.folder / str(step), reason)
+        while about["format"] < FORMAT:
+            about = MIGRATIONS[about["format"]](about)
+        return about
+
+    def state(self, step: int, like: TrainState) -> TrainState:
+        """The state at `step`, with shapes and types of `like`.
+
+        Raises:
+            CheckpointError: damaged, or of another model.
+        """
+        shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        return self._restore(step, state=ocp.args.StandardRestore(shapes))["state"]  # type: ignore[call-arg]
+
+    def _restore(self, step: int, **contents) -> Any:
+        try:
+            return self.manager.restore(step, args=ocp.args.Composite(**contents))
+        except Exception as error:
+            text = str(error).splitlines()[0][:200] if str(error) else ""
+            raise CheckpointError(
+                self.folder / str(step), f"cannot be read ({type(error).__name__}: {text})"
+            ) from error
 
     def restore(self, like: TrainState, step: int | None = None) -> tuple[TrainState, dict[str, Any]]:
-        """The state at `step` (the last if None), with shapes and types of `like`, and what was saved about it."""
-        contents = ocp.args.Composite(
-            state=ocp.args.StandardRestore(jax.tree.map(ocp.utils.to_shape_dtype_struct, like)),  # type: ignore[call-arg]
-            about=ocp.args.JsonRestore(),
-        )
-        restored = self.manager.restore(self.manager.latest_step() if step is None else step, args=contents)
-        return restored["state"], restored["about"]
+        """State and description at `step`, or of the newest checkpoint that can be read.
+
+        Checkpoints that cannot be read are named in the log and left alone.
+
+        Raises:
+            CheckpointError: `step` cannot be read, or no checkpoint can.
+        """
+        if step is not None:
+            return self.state(step, like), self.about(step)
+        for newest in reversed(self.steps()):
+            try:
+                return self.state(newest, like), self.about(newest)
+            except CheckpointError as error:
+                log.warning("%s It is left as it is; the one before is tried.", error)
+        raise CheckpointError(self.folder, "holds no checkpoint that can be read, so there is nothing to go on from")
 
     def steps(self) -> list[int]:
         return sorted(self.manager.all_steps())

@@ -1,121 +1,121 @@
-"""The training configuration: one frozen schema, from YAML and dotted overrides.
+"""The training configuration: one frozen schema.
 
-Defaults are the recipe of `configs/train/water.yaml`. Errors name the dotted path, what is allowed,
-and the nearest valid key.
+Defaults are the recipe of `configs/train/water.yaml`, which is `janus-jax config template`.
 """
 
-import difflib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from janus_jax.data.readers import LabelKeys
-from janus_jax.errors import ConfigError
+from janus_jax import configuration
+from janus_jax.configuration import Section
+from janus_jax.data.labels import LabelConfig
+from janus_jax.data.summary import FrameKeys
 from janus_jax.models import ModelConfig
 from janus_jax.train.loss import LossConfig
 from janus_jax.train.optimizer import OptimizerConfig
 
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class DataConfig(_Frozen):
-    """Where structures come from: paths, or built-in sets such as `water:train`."""
-
-    train: str = "water:train"
-    validation: str | float = "water:validation"
-    """A source, or the fraction of `train` to hold out."""
-    test: str | None = "water:test"
-    keys: LabelKeys = LabelKeys()
-    """Names of the labels in the files."""
-    references: Literal["least_squares"] | dict[str, float] = "least_squares"
-    """Reference energies, eV by element symbol."""
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Sources = str | tuple[str, ...]
+WATER = "water:train"
 
 
-class BatchConfig(_Frozen):
-    """One optimizer step sees `micro_batches` groups of up to `atoms` atoms each."""
+class DataConfig(Section):
+    """Files, folders, globs (or lists of them), or built-in sets such as water:train."""
+
+    train: Sources = WATER
+    """Where training structures come from."""
+    validation: Sources | Fraction = "water:validation"
+    """A source, or the fraction of train to hold out (0.1 for data of your own)."""
+    test: Sources | Fraction | None = "water:test"
+    """A source, a fraction of train, or null."""
+    labels: LabelConfig = LabelConfig()
+    keys: FrameKeys = FrameKeys()
+    """Names in the info of a frame of what it is."""
+    dataset: str = ""
+    """Data set of frames that name none."""
+    references: Literal["auto", "isolated_atoms", "least_squares"] | dict[str, float] = "auto"
+    """Energies per element: eV by symbol, or auto (isolated atoms in the data, least squares for the rest)."""
+    bad_frames: Literal["error", "skip"] = "error"
+    """What to do with frames that cannot be used (not finite, coincident atoms): stop, or leave out and say so."""
+    train_on_fixed_atoms: bool = False
+    """Whether forces on atoms held by a constraint are labels."""
+    workers: NonNegativeInt = 0
+    """Processes that read data; 0: a thread of this one."""
+    memory_mib: NonNegativeInt = 1024
+    """Graphs are kept in memory if all of a split fit into this."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_data(cls, values: Any) -> Any:
+        """The water splits belong to the water set: with other data, hold out a tenth and test on nothing."""
+        if isinstance(values, dict) and values.get("train", WATER) != WATER:
+            return {"validation": 0.1, "test": None, **values}
+        return values
+
+
+class BatchConfig(Section):
+    """One optimizer step sees micro_batches groups of up to `atoms` atoms each."""
 
     atoms: PositiveInt = 48
+    """A micro-batch is filled up to this many atoms."""
     micro_batches: PositiveInt = 1
+    """Summed for one optimizer step."""
 
 
-class TrainConfig(_Frozen):
+class CheckpointConfig(Section):
+    """Saved beside every validation; the best and the last two are kept."""
+
+    every_steps: PositiveInt | None = None
+    """Save also every so many steps."""
+    keep_every_steps: PositiveInt | None = None
+    """Keep for good what is saved at multiples of this."""
+    time_limit_minutes: PositiveFloat | None = None
+    """Save and stop after this time, to be resumed."""
+
+
+class TrackingConfig(Section):
+    """Where numbers go, beside metrics.jsonl and the terminal."""
+
+    csv: bool = True
+    """train.csv and validation.csv."""
+    tensorboard: bool = True
+    wandb_project: str | None = None
+    """Weights & Biases project (needs the extra wandb)."""
+
+
+class TrainConfig(Section):
     """A training run."""
 
     output: str = "runs/water"
     """Run folder; a number is appended if it exists."""
+    start_from: str | None = None
+    """Model file or run folder to fine-tune; its architecture is used."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     batch: BatchConfig = BatchConfig()
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     steps: PositiveInt = 600
+    """Optimizer steps."""
     validate_every: PositiveInt = 100
-    seed: int = Field(default=0, ge=0)
+    """Steps between validations."""
+    patience: PositiveInt | None = None
+    """Stop after this many validations without a better one; null: never."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    seed: NonNegativeInt = 0
     precision: Literal["float32", "float64"] = "float32"
 
-
-def load(path: str | Path | None = None, overrides: list[str] | tuple[str, ...] = ()) -> TrainConfig:
-    """The configuration in a YAML file (defaults if None), changed by `dotted.key=value` strings.
-
-    Raises:
-        ConfigError: file missing or not YAML, an override without "=", an unknown key, a bad value.
-    """
-    values: Any = {}
-    if path is not None:
-        try:
-            values = yaml.safe_load(Path(path).read_text()) or {}
-        except FileNotFoundError:
-            raise ConfigError(f"{path}: no such configuration file.") from None
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{path}: not valid YAML: {error}") from error
-        if not isinstance(values, dict):
-            raise ConfigError(f"{path}: expected a mapping of keys, got {type(values).__name__}.")
-    for text in overrides:
-        _override(values, text)
-    try:
-        return TrainConfig.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError("\n".join(_explain(problem) for problem in error.errors())) from None
+    @model_validator(mode="after")
+    def _start(self):
+        if self.start_from is not None and "model" in self.model_fields_set and self.model != ModelConfig():
+            raise ValueError("start_from brings its own architecture; remove the section model, or start_from")
+        return self
 
 
-def _override(values: dict, text: str) -> None:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"Override {text!r} is not of the form dotted.key=value.")
-    *path, last = key.split(".")
-    for part in path:
-        values = values.setdefault(part, {})
-        if not isinstance(values, dict):
-            raise ConfigError(f"Override {text!r}: {part} is a value, not a section.")
-    try:
-        values[last] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"Override {text!r}: the value is not valid YAML: {error}") from error
-
-
-def _explain(problem) -> str:
-    path = [str(part) for part in problem["loc"]]
-    dotted = ".".join(path)
-    if problem["type"] != "extra_forbidden":
-        return f"{dotted}: {problem['msg']} (given: {problem['input']!r})."
-    names = list(_fields(path[:-1]))
-    near = difflib.get_close_matches(path[-1], names, n=1)
-    hint = f"did you mean {'.'.join([*path[:-1], near[0]])}? " if near else ""
-    return f"{dotted}: unknown key; {hint}allowed: {', '.join(names)}."
-
-
-def _fields(path: list[str]) -> dict[str, Any]:
-    """Fields of the section at `path`."""
-    model: Any = TrainConfig
-    for part in path:
-        model = model.model_fields[part].annotation
-    return model.model_fields
-
-
-def dump(config: BaseModel) -> str:
-    """YAML of a configuration, every default written out."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> TrainConfig:
+    """A training configuration; see `janus_jax.configuration.load`."""
+    return configuration.load(TrainConfig, path, overrides)

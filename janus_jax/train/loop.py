@@ -1,15 +1,10 @@
-"""The training run: draw, differentiate, update, validate, checkpoint, report.
-
-    result = run(load("configs/train/water.yaml"))
-
-Everything a run produces is below its folder: `config.yaml` (resolved), `metrics.jsonl`,
-`tensorboard/`, `checkpoints/`, `model.janus` (averaged weights of the best validation),
-`results.json`, `plots/`.
-"""
+"""The training loop: draw, differentiate, update, validate, checkpoint."""
 
 import dataclasses
 import json
+import logging
 import time
+from collections.abc import Iterator
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -18,143 +13,229 @@ from typing import Any
 import jax
 import numpy as np
 
-from janus_jax import bundle
-from janus_jax.data.loader import stream
-from janus_jax.errors import TrainingError
+from janus_jax import bundle, compilation, prediction
+from janus_jax.data.loader import GlobalBatch, Position, stream
+from janus_jax.errors import CheckpointError, TrainingError
 from janus_jax.models.potential import Potential
-from janus_jax.train import config as configuration
-from janus_jax.train import optimizer, plots
+from janus_jax.train import optimizer
 from janus_jax.train.checkpoint import Checkpoints
 from janus_jax.train.config import TrainConfig
-from janus_jax.train.evaluate import Evaluation, evaluate
-from janus_jax.train.loss import LossConfig
-from janus_jax.train.prepare import Prepared, prepare
-from janus_jax.train.state import Trainer
-from janus_jax.train.trackers import Console, JsonLines, TensorBoard
+from janus_jax.train.console import Console
+from janus_jax.train.evaluate import evaluate
+from janus_jax.train.interruption import Interruption
+from janus_jax.train.prepare import Prepared
+from janus_jax.train.state import Trainer, TrainState
+from janus_jax.train.trackers import JsonLines, Tracker
 from janus_jax.units import MEV_PER_EV
 
+log = logging.getLogger(__name__)
+
 MAX_SKIPPED = 20
+NAMED = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class RunResult:
-    """Where a run is, its best model, and its figures (also in `results.json`)."""
+class Progress:
+    """What a run must know, beside the state, to go on as if nothing had happened."""
 
-    folder: Path
+    position: Position = Position()
+    best_step: int = 0
+    best_loss: float = float("inf")
+    since_best: int = 0
+    """Validations since the best one."""
+    skipped: int = 0
+    """Steps without a finite gradient, in a row."""
+    seconds: float = 0.0
+    """Spent before."""
+
+    def to_json(self) -> dict[str, Any]:
+        values = dataclasses.asdict(self)
+        return values | {"best_loss": self.best_loss if np.isfinite(self.best_loss) else None}
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> "Progress":
+        best = values.get("best_loss")
+        return Progress(
+            **values | {"position": Position(**values["position"]), "best_loss": float("inf") if best is None else best}
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How the loop ended: the model with the best averaged weights, and why it stopped early if it did."""
+
     model: Potential
-    figures: dict[str, Any]
+    progress: Progress
+    step: int
+    stopped: str | None
 
 
-def new_folder(wanted: str | Path) -> Path:
-    """`wanted`, or the first of wanted-2, wanted-3, ... that does not exist; created."""
-    folder, count = Path(wanted), 2
-    while folder.exists():
-        folder = Path(f"{wanted}-{count}")
-        count += 1
-    folder.mkdir(parents=True)
-    return folder
+class Loop:
+    """One run in one folder; `run` does the work, and what it needs between steps is in `self`.
 
-
-def run(config: TrainConfig) -> RunResult:
-    """Train, evaluate the best model on the test set, and write everything to a new folder.
-
-    Raises:
-        ConfigError, DataError, CapacityError: before the first step; nothing has been written then.
-        TrainingError: too many steps in a row whose gradient was not finite.
+    A class only because a step, a validation and a checkpoint share a dozen things that do not change.
     """
-    start = time.perf_counter()
-    prepared = prepare(config)
-    folder = new_folder(config.output)
-    (folder / "config.yaml").write_text(configuration.dump(config))
-    console = Console(config.steps, every=50)
-    trackers = [console, JsonLines(folder / "metrics.jsonl"), TensorBoard(folder / "tensorboard")]
-    checkpoints = Checkpoints(folder / "checkpoints")
-    console.note(
-        f"{len(prepared.train)} training, {len(prepared.validation)} validation, {len(prepared.test)} test structures; "
-        f"{bundle.parameter_count(prepared.model):,} parameters; batches of {prepared.capacity}; writing to {folder}"
-    )
-    try:
-        best, trainer, history = _train(config, prepared, trackers, console, checkpoints)
-    finally:
-        for tracker in trackers:
-            tracker.close()
-        checkpoints.close()
 
-    model = trainer.model(best)
-    figures: dict[str, Any] = {"run": str(folder), "best_step": int(best.step)}
-    parts = {"validation": prepared.validation, "test": prepared.test}
-    evaluations = {name: evaluate(model, part, prepared.capacity) for name, part in parts.items() if part}
-    figures |= {name: evaluation.metrics() for name, evaluation in evaluations.items()}
-    figures["seconds"] = round(time.perf_counter() - start, 1)
-    figures["compilations"] = trainer.compilations()
-    bundle.save(folder / bundle.MODEL_FILE, model, figures)
-    (folder / "results.json").write_text(json.dumps(figures, indent=1) + "\n")
-    plots.learning_curves(history, folder / "plots" / "learning_curve.png")
-    for name, evaluation in evaluations.items():
-        plots.parity(evaluation, folder / "plots" / f"parity_{name}.png", title=name)
-    return RunResult(folder, model, figures)
+    def __init__(self, config: TrainConfig, prepared: Prepared, folder: Path, checkpoints: Checkpoints):
+        self.config, self.data, self.folder, self.checkpoints = config, prepared, folder, checkpoints
+        method = optimizer.make(config.optimizer, config.steps)
+        self.rate = jax.jit(optimizer.schedule(config.optimizer, config.steps))
+        self.trainer = Trainer(prepared.model, method, config.loss, config.optimizer.ema_decay)
+        self.fresh = self.trainer.init(prepared.model)
 
+    def restore(self) -> tuple[TrainState, Progress]:
+        """State and progress of the newest readable checkpoint.
 
-def _train(config: TrainConfig, prepared: Prepared, trackers, console, checkpoints):
-    """The loop. Returns (state with the best averaged weights, trainer, logged numbers)."""
-    method = optimizer.make(config.optimizer, config.steps)
-    rate = jax.jit(optimizer.schedule(config.optimizer, config.steps))
-    trainer = Trainer(prepared.model, method, config.loss, config.optimizer.ema_decay)
-    state = trainer.init(prepared.model)
-    dtype = np.dtype(config.precision)
-    batches = stream(prepared.train, prepared.capacity, config.batch.micro_batches, config.seed, dtype)
-    best, best_loss, history, skipped, compiled = state, np.inf, [], 0, 0
-    last_log = time.perf_counter()
+        Raises:
+            CheckpointError: there is none, or the data are no longer those it was trained on.
+        """
+        state, about = self.checkpoints.restore(self.fresh)
+        if about["data_hash"] not in (None, self.data.data_hash):
+            raise CheckpointError(
+                self.checkpoints.folder,
+                "the data have changed since it was written, so the run cannot go on as it was; "
+                "start a new run from its weights with start_from",
+            )
+        return state, Progress.from_json(about["progress"])
 
-    def record(step: int, numbers: dict[str, float]) -> None:
-        history.append({"step": step, **numbers})
-        for tracker in trackers:
-            tracker.log(step, numbers)
+    def run(
+        self, state: TrainState, progress: Progress, trackers: list[Tracker], console: Console, stop: Interruption
+    ) -> Outcome:
+        """Train from `state` on, to the last step or until something stops it.
 
-    for step in range(1, config.steps + 1):
-        batch = next(batches)
-        began = time.perf_counter()
+        Raises:
+            TrainingError: too many steps in a row whose gradient was not finite, or no finite validation loss.
+        """
+        config, began = self.config, time.perf_counter() - progress.seconds
+        best, first = self._best(state, progress), int(state.step)
+        self.trackers, self.console = trackers, console
+        self.events = JsonLines(self.folder / "events.jsonl", after=first)
+        batches = self._batches(progress.position)
+        reason = None
+        try:
+            for step in range(first + 1, config.steps + 1):
+                start = time.perf_counter()
+                batch = next(batches)
+                waited = time.perf_counter() - start
+                state, finite = self._step(state, step, batch, start, waited)
+                progress = dataclasses.replace(
+                    progress, position=batch.position, skipped=0 if finite else progress.skipped + 1
+                )
+                if not finite:
+                    self._note_skipped(step, batch, progress.skipped)
+                due = step % config.validate_every == 0 or step == config.steps
+                improved = False
+                if due:
+                    progress, improved = self._validate(state, step, progress)
+                    best = state.ema if improved else best
+                if config.patience is not None and progress.since_best >= config.patience:
+                    reason = f"no better validation in {config.patience}"
+                lost = progress.skipped >= MAX_SKIPPED
+                reason = reason or stop.reason()
+                progress = dataclasses.replace(progress, seconds=time.perf_counter() - began)
+                every = config.checkpoint.every_steps
+                keep = config.checkpoint.keep_every_steps
+                if due or lost or reason or any(n and step % n == 0 for n in (every, keep)):
+                    self._save(state, progress, improved)
+                if lost:
+                    raise TrainingError(
+                        f"{MAX_SKIPPED} steps in a row had no finite gradient; the last good state is in "
+                        f"{self.checkpoints.folder}. Lower optimizer.learning_rate, or inspect the data."
+                    )
+                if reason:
+                    break
+        finally:
+            batches.close()  # pyright: ignore[reportAttributeAccessIssue]
+            self.events.close()
+        if progress.best_step == 0 and first < config.steps and not reason:
+            raise TrainingError("no validation loss was finite; lower optimizer.learning_rate, or inspect the data.")
+        return Outcome(self.trainer.model(state, params=best), progress, int(state.step), reason)
+
+    def _batches(self, position: Position) -> Iterator[GlobalBatch]:
+        config = self.config
+        return stream(
+            self.data.train,
+            self.data.capacity,
+            config.batch.micro_batches,
+            config.seed,
+            np.dtype(config.precision),
+            position,
+            config.data.workers,
+        )
+
+    def _best(self, state: TrainState, progress: Progress):
+        """Averaged weights of the best validation so far."""
+        if progress.best_step in (0, int(state.step)):
+            return state.ema
+        try:
+            return self.checkpoints.state(progress.best_step, state).ema
+        except CheckpointError as error:
+            log.warning("%s The best weights so far are lost; the present ones take their place.", error)
+            return state.ema
+
+    def _step(self, state: TrainState, step: int, batch: GlobalBatch, start: float, waited: float):
+        """One update, logged. Returns (state, whether its gradient was finite)."""
+        trainer, compiled, began = self.trainer, self.trainer.compilations(), time.perf_counter()
         parts = [trainer.gradient(state, micro, batch.counts) for micro in batch.micro_batches]
         gradient = reduce(lambda a, b: jax.tree.map(add, a, b), [part[0] for part in parts])
         terms = reduce(add, [part[1] for part in parts])
         state, report = trainer.update(state, gradient)
+        finite = bool(report.finite)
         if trainer.compilations() > compiled:
-            compiled = trainer.compilations()
-            console.note(
-                f"compiled gradient program {compiled} ({prepared.capacity}, {time.perf_counter() - began:.0f} s)"
-            )
-        skipped = 0 if bool(report.finite) else skipped + 1
-        if skipped:
-            console.note(f"step {step}: gradient not finite; step skipped")
-        if skipped >= MAX_SKIPPED:
-            raise TrainingError(
-                f"{skipped} steps in a row had no finite gradient; lower optimizer.learning_rate, or inspect the data."
-            )
-        now = time.perf_counter()
+            self._compiled(step, "gradient", time.perf_counter() - began)
+        capacity, micro_batches = self.data.capacity, len(batch.micro_batches)
         numbers = {
             "train_loss": float(terms.total),
             "train_energy_mae_meV_per_atom": MEV_PER_EV * float(terms.energy_per_atom),
             "train_force_norm_meV_per_angstrom": MEV_PER_EV * float(terms.force_norm),
             "gradient_norm": float(report.gradient_norm),
-            "learning_rate": float(rate(step - 1)),
-            "atoms_per_s": batch.atoms / (now - last_log),
+            "learning_rate": float(self.rate(step - 1)),
+            "structures": len(batch.members),
+            "atoms_used": batch.atoms / (capacity.atoms * micro_batches),
+            "edges_used": batch.edges / (capacity.edges * micro_batches),
+            "data_wait_s": waited,
+            "step_s": (seconds := time.perf_counter() - start),
+            "atoms_per_s": batch.atoms / seconds,
         }
-        last_log = now
-        record(step, numbers)
-        if step % config.validate_every == 0 or step == config.steps:
-            evaluation = evaluate(trainer.model(state), prepared.validation, prepared.capacity)
-            value = validation_loss(evaluation, config.loss)
-            if value < best_loss:
-                best, best_loss = jax.tree.map(np.asarray, state), value
-            metrics = {f"validation_{k}": float(v) for k, v in evaluation.metrics().items() if v is not None}
-            record(step, {**metrics, "validation_loss": value, "validation_best": float(value == best_loss)})
-            about = {"position": dataclasses.asdict(batch.position), "config": config.model_dump(mode="json")}
-            checkpoints.save(state, value, about)
-            last_log = time.perf_counter()
-    return best, trainer, history
+        self._record(step, numbers)
+        return state, finite
 
+    def _compiled(self, step: int, what: str, seconds: float) -> None:
+        capacity = self.data.capacity
+        self.console.note(f"compiled {what} program ({capacity}, {seconds:.0f} s)")
+        event = {"event": "compilation", "what": what, "reason": "first batch of this capacity", "seconds": seconds}
+        self.events.file.write(json.dumps({"step": step, **event, **dataclasses.asdict(capacity)}) + "\n")
 
-def validation_loss(evaluation: Evaluation, weights: LossConfig) -> float:
-    """The loss weights applied to the MAEs (eV, Å; force components); missing labels count nothing."""
-    means = {name: np.abs(error).mean() / MEV_PER_EV for name, error in evaluation.errors().items() if len(error)}
-    return float(sum(getattr(weights, name) * value for name, value in means.items()))
+    def _note_skipped(self, step: int, batch: GlobalBatch, in_a_row: int) -> None:
+        names = [self.data.train.name(index) for index in batch.members]
+        listed = "; ".join(names[:NAMED]) + (f"; and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        self.console.note(f"step {step}: gradient not finite ({in_a_row} in a row); step skipped. Its batch: {listed}")
+        self.events.file.write(json.dumps({"step": step, "event": "skipped", "frames": names}) + "\n")
+
+    def _validate(self, state: TrainState, step: int, progress: Progress) -> tuple[Progress, bool]:
+        """Metrics of the averaged weights. Returns (progress, whether they are the best so far)."""
+        began, compiled = time.perf_counter(), compilation.count(prediction.compiled)
+        model = self.trainer.model(state)
+        evaluation = evaluate(model, self.data.validation, self.data.capacity)
+        if compilation.count(prediction.compiled) > compiled:
+            self._compiled(step, "prediction", time.perf_counter() - began)
+        value = evaluation.loss(self.config.loss)
+        improved = value < progress.best_loss
+        metrics = {f"validation_{k}": float(v) for k, v in evaluation.metrics().items() if v is not None}
+        self._record(step, {**metrics, "validation_loss": value, "validation_best": float(improved)})
+        if improved:
+            bundle.save(self.folder / bundle.MODEL_FILE, model, {"step": step, "validation_loss": value})
+            return dataclasses.replace(progress, best_step=step, best_loss=value, since_best=0), True
+        return dataclasses.replace(progress, since_best=progress.since_best + 1), False
+
+    def _save(self, state: TrainState, progress: Progress, improved: bool) -> None:
+        about = {
+            "progress": progress.to_json(),
+            "config": self.config.model_dump(mode="json"),
+            "data_hash": self.data.data_hash,
+        }
+        self.checkpoints.save(state, progress.best_loss if improved else None, about)
+
+    def _record(self, step: int, numbers: dict[str, float]) -> None:
+        for tracker in (self.console, *self.trackers):
+            tracker.log(step, numbers)

@@ -1,39 +1,58 @@
-"""The training loss: mean absolute energy error per atom, mean force-error norm, mean stress error.
+"""The training loss: an energy error per atom, a force error and a stress error, added with weights.
 
-Formulas as in reference/models.md section B.4. Every mean is over the labels of the whole global
-batch, whose counts are known when it is drawn. So the loss and its gradient are plain sums over
-micro-batches, whatever their grouping.
+By default the mean absolute energy error per atom, the mean norm of the force error and the mean
+absolute stress error (reference/models.md section B.4). Every mean is over the labels of the whole
+global batch, whose (weighted) counts are known when it is drawn. So the loss and its gradient are
+plain sums over micro-batches, whatever their grouping.
 """
+
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat
+import optax
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
+from janus_jax.configuration import Section
 from janus_jax.graph import AtomGraph, LabelCounts
 from janus_jax.models.potential import Prediction
 from janus_jax.typing import Array, Float, pytree
 
+Kind = Literal["mae", "mse", "huber"]
 
-class LossConfig(BaseModel):
-    """Weights of the three terms (per eV/atom, eV/Å, eV/Å^3)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class LossConfig(Section):
+    """Weights (per eV/atom, eV/Å, eV/Å^3) and kinds of the three terms."""
+
     energy: NonNegativeFloat = 2.0
+    """Per eV/atom; large weights slow the forces down."""
     forces: NonNegativeFloat = 2.0
+    """Per eV/Å."""
     stress: NonNegativeFloat = 1.0
+    """Per eV/Å^3."""
+    energy_error: Kind = "mae"
+    forces_error: Literal["norm", "mae", "mse", "huber"] = "norm"
+    """norm: length of the error vector; the others go by component."""
+    stress_error: Kind = "mae"
+    huber_delta: PositiveFloat = 0.01
+    """Where huber turns from square to linear, in eV/atom, eV/Å and eV/Å^3."""
+    config_type_weights: dict[str, NonNegativeFloat] = Field(default_factory=dict)
+    """Relative weight of structures by configuration type, 1 for those not named."""
+    dataset_weights: dict[str, NonNegativeFloat] = Field(default_factory=dict)
+    """Relative weight of structures by data set; multiplied with the other."""
 
 
 @pytree
 class LossTerms:
-    """Weighted sum and the three means it is made of, for progress reports."""
+    """Weighted sum of the terms, and three means for progress reports, whatever the loss."""
 
     total: Float[Array, ""]
     energy_per_atom: Float[Array, ""]
-    """eV."""
+    """Mean absolute error, eV."""
     force_norm: Float[Array, ""]
-    """eV/Å."""
+    """Mean norm of the error, eV/Å."""
     stress: Float[Array, ""]
-    """eV/Å^3."""
+    """Mean absolute error, eV/Å^3."""
 
     def __add__(self, other: "LossTerms") -> "LossTerms":
         return jax.tree.map(jnp.add, self, other)
@@ -46,19 +65,41 @@ def safe_norm(x: Float[Array, "atoms 3"]) -> Float[Array, "atoms"]:
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1.0)), 0.0)
 
 
+def penalty(difference: Array, kind: str, delta: float) -> Array:
+    """Error of each row: absolute value, square or Huber's, averaged over the row's components; or its norm."""
+    if kind == "norm":
+        return safe_norm(difference)
+    if kind == "huber":
+        errors = optax.losses.huber_loss(difference, delta=delta)
+    else:
+        errors = jnp.abs(difference) if kind == "mae" else difference**2
+    return errors.mean(tuple(range(1, errors.ndim)))
+
+
 def loss(prediction: Prediction, graph: AtomGraph, counts: LabelCounts, config: LossConfig) -> LossTerms:
     """This micro-batch's part of the loss of the global batch with these `counts`."""
     targets = graph.targets
     assert targets is not None, "batches for training carry targets"
     dtype = prediction.energy.dtype
     atoms = jnp.maximum(graph.atoms_per_structure(), 1).astype(dtype)
+    structure_weight, atom_weight = targets.weight, targets.weight[graph.atom_structure]
 
-    def mean(errors, mask, count):
-        return jnp.where(mask, errors, 0).sum() / jnp.maximum(count, 1)
+    def mean(errors, mask, weight, count):
+        return jnp.where(mask, weight * errors, 0).sum() / jnp.where(count > 0, count, 1)
 
-    energy = mean(jnp.abs(prediction.energy - targets.energy) / atoms, targets.energy_mask, counts.energies)
-    forces = mean(safe_norm(prediction.forces - targets.forces), targets.forces_mask, counts.forces)
-    difference = jnp.abs(prediction.stress - targets.stress).mean((1, 2))
-    stress = mean(difference, targets.stress_mask, counts.stresses)
+    parts = (
+        ((prediction.energy - targets.energy) / atoms, targets.energy_mask, structure_weight, counts.energies),
+        (prediction.forces - targets.forces, targets.forces_mask, atom_weight, counts.forces),
+        (prediction.stress - targets.stress, targets.stress_mask, structure_weight, counts.stresses),
+    )
+    kinds = (config.energy_error, config.forces_error, config.stress_error)
+    energy, forces, stress = (
+        mean(penalty(difference, kind, config.huber_delta), *rest)
+        for (difference, *rest), kind in zip(parts, kinds, strict=True)
+    )
     total = config.energy * energy + config.forces * forces + config.stress * stress
-    return LossTerms(total, energy, forces, stress)
+    shown = (
+        mean(penalty(difference, kind, 1.0), *rest)
+        for (difference, *rest), kind in zip(parts, ("mae", "norm", "mae"), strict=True)
+    )
+    return LossTerms(total, *shown)

@@ -1,38 +1,104 @@
-"""AdamW with warm-up, cosine decay and clipping, as eSEN and UMA are trained (models.md section B.4)."""
+"""AdamW with a learning-rate schedule, clipping and frozen parts, all from optax.
+
+The default schedule is linear warm-up and cosine decay, as eSEN and UMA are trained (reference/models.md
+section B.4). Any other of optax's schedules can be named.
+"""
+
+import inspect
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
+from janus_jax.configuration import Section
+from janus_jax.errors import ConfigError, UnknownNameError
 from janus_jax.models.convert import name_of
 
+SCHEDULES = (
+    "constant_schedule",
+    "cosine_decay_schedule",
+    "cosine_onecycle_schedule",
+    "exponential_decay",
+    "linear_onecycle_schedule",
+    "linear_schedule",
+    "piecewise_constant_schedule",
+    "polynomial_schedule",
+    "warmup_constant_schedule",
+    "warmup_cosine_decay_schedule",
+    "warmup_exponential_decay_schedule",
+)
 
-class OptimizerConfig(BaseModel):
-    """Learning rate over a run: from `warmup_factor` of it up, then a cosine down to `final_factor`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class OptimizerConfig(Section):
+    """AdamW."""
+
     learning_rate: PositiveFloat = 8e-3
+    """Peak, or initial value, of the schedule; 0.02 diverges."""
     weight_decay: NonNegativeFloat = 1e-3
+    schedule: str = "warmup_cosine"
+    """warmup_cosine (the three keys below), or the name of an optax schedule."""
+    schedule_arguments: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of that optax function; its peak or initial value is learning_rate."""
     warmup_steps: NonNegativeInt = 50
     warmup_factor: float = Field(default=0.2, ge=0, le=1)
+    """Warm-up starts at this part of learning_rate."""
     final_factor: float = Field(default=0.01, ge=0, le=1)
+    """The cosine ends at this part of learning_rate."""
     clip_norm: PositiveFloat = 100.0
+    """Largest global norm of the gradient."""
     ema_decay: float = Field(default=0.995, ge=0, lt=1)
+    """Of the moving average of the parameters, which validates and is shipped."""
+    freeze: tuple[str, ...] = ()
+    """Parameters that do not change: names with * and ?, such as blocks.0.*."""
 
 
 def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Learning rate as a function of the steps done."""
+    """Learning rate as a function of the steps done.
+
+    Raises:
+        UnknownNameError: optax has no such schedule.
+        ConfigError: its arguments do not fit; says which it takes.
+    """
     peak = config.learning_rate
-    rate = optax.warmup_cosine_decay_schedule(
-        init_value=config.warmup_factor * peak,
-        peak_value=peak,
-        warmup_steps=config.warmup_steps,
-        decay_steps=max(steps, config.warmup_steps + 1),
-        end_value=config.final_factor * peak,
-    )
+    if config.schedule == "warmup_cosine":
+        rate = optax.warmup_cosine_decay_schedule(
+            init_value=config.warmup_factor * peak,
+            peak_value=peak,
+            warmup_steps=config.warmup_steps,
+            decay_steps=max(steps, config.warmup_steps + 1),
+            end_value=config.final_factor * peak,
+        )
+    else:
+        rate = _optax_schedule(config)
     return lambda count: jnp.asarray(rate(jnp.asarray(count, jnp.float32)))  # optax mixes integers and floats
+
+
+def _optax_schedule(config: OptimizerConfig) -> optax.Schedule:
+    if config.schedule not in SCHEDULES:
+        raise UnknownNameError("optimizer.schedule", config.schedule, ["warmup_cosine", *SCHEDULES])
+    make = getattr(optax.schedules, config.schedule)
+    takes = inspect.signature(make).parameters
+    arguments = dict(config.schedule_arguments)
+    value = next(name for name in ("peak_value", "init_value", "value") if name in takes)
+    arguments.setdefault(value, config.learning_rate)
+    if "peak_value" in takes and "init_value" in takes:
+        arguments.setdefault("init_value", config.warmup_factor * config.learning_rate)
+    if "boundaries_and_scales" in arguments:  # YAML keys may be strings
+        arguments["boundaries_and_scales"] = {int(k): float(v) for k, v in arguments["boundaries_and_scales"].items()}
+    try:
+        inspect.signature(make).bind(**arguments)
+        rate = make(**arguments)
+        rate(0)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"optimizer.schedule_arguments: optax.{config.schedule}: {error}; it takes {', '.join(takes)}."
+        ) from error
+    return rate
 
 
 def name_of_leaf(path) -> str:
@@ -51,9 +117,31 @@ def decays(params: nnx.State) -> nnx.State:
     return jax.tree_util.tree_map_with_path(rule, params)
 
 
+def frozen(params: nnx.State, patterns: Sequence[str]) -> nnx.State:
+    """True for the parameters that one of the patterns names.
+
+    Raises:
+        UnknownNameError: a pattern names none.
+    """
+    names = [name_of_leaf(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    for pattern in patterns:
+        if not any(fnmatch(name, pattern) for name in names):
+            raise UnknownNameError("parameters in optimizer.freeze", pattern, names)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: any(fnmatch(name_of_leaf(path), pattern) for pattern in patterns), params
+    )
+
+
 def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Clip by global norm, then AdamW."""
-    return optax.chain(
+    """Clip by global norm, then AdamW; frozen parameters take no part in either."""
+    method = optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.adamw(schedule(config, steps), weight_decay=config.weight_decay, mask=decays),
     )
+    if not config.freeze:
+        return method
+
+    def labels(params):
+        return jax.tree.map(lambda held: "held" if held else "trained", frozen(params, config.freeze))
+
+    return optax.transforms.partition({"trained": method, "held": optax.set_to_zero()}, labels)

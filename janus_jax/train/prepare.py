@@ -1,74 +1,66 @@
-"""From a configuration to what a run works on: graphs, reference energies, scale, capacity, model."""
+"""From a configuration to what a run works on: data sets, reference energies, capacity, model."""
 
 import dataclasses
 
 import jax
 import numpy as np
+from ase.data import chemical_symbols
 from flax import nnx
 
-from janus_jax.data import batching, readers, references
-from janus_jax.data.loader import split_by_fraction
-from janus_jax.errors import ConfigError
-from janus_jax.graph import AtomGraph, Capacity
+from janus_jax import bundle
+from janus_jax.data import batching, references
+from janus_jax.data.dataset import Dataset
+from janus_jax.data.sources.base import digest
+from janus_jax.errors import ConfigError, UnknownNameError
+from janus_jax.graph import Capacity
 from janus_jax.models import build, convert
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_elements, check_system
+from janus_jax.train import fine_tune, splits
 from janus_jax.train.config import TrainConfig
+from janus_jax.train.splits import Part
 
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """All structures of a run, in memory, and the model to train on them."""
+    """The data of a run, and the model to train on them."""
 
-    train: list[AtomGraph]
-    validation: list[AtomGraph]
-    test: list[AtomGraph]
+    train: Dataset
+    validation: Dataset
+    test: Dataset | None
     capacity: Capacity
     model: Potential
+    data_hash: str
+    """Of the content of all splits."""
+    notes: tuple[str, ...]
+    """What was found and used, one line each."""
 
 
 def prepare(config: TrainConfig) -> Prepared:
-    """Read data, fit reference energies and the energy scale, choose the capacity, build the model.
+    """Read data, split, fit reference energies and the energy scale, choose the capacity, build the model.
 
     Raises:
-        DataError, CapacityError: with source and frame, or with need and capacity.
+        DataError, CapacityError: with file and frame, or with need and capacity.
         UnknownElementError, StructureError: an element above `model.max_element`, a charge or spin out of range.
         ConfigError: precision float64 without JAX's 64-bit mode; nothing left to train on.
     """
     check_precision(config.precision)
-    data, cutoff, keys = config.data, config.model.cutoff_angstrom, config.data.keys
-    frames = {"train": readers.read_frames(data.train)}
-    if isinstance(data.validation, str):
-        frames["validation"] = readers.read_frames(data.validation)
-    else:
-        if not 0 < data.validation < 1:
-            raise ConfigError(f"data.validation: {data.validation} is not a fraction between 0 and 1.")
-        frames["train"], frames["validation"] = split_by_fraction(frames["train"], data.validation, config.seed)
-    frames["test"] = readers.read_frames(data.test) if data.test else []
-    if not frames["train"]:
-        raise ConfigError(f"data.train: no structure of {data.train} is left to train on.")
-
-    sources = {"train": data.train, "validation": data.validation, "test": data.test}
-    for name, part in frames.items():
-        readers.check_labels(str(sources[name]), part, keys)
-    every = [frame for part in frames.values() for frame in part]
-    if data.references == "least_squares":
-        table = references.least_squares(frames["train"], keys)
-        references.require(table, every)  # an element only in other splits has none
-    else:
-        table = references.given(data.references, every)
-    references.check(table, frames["train"], keys)
-
-    graphs = {name: readers.load_graphs(str(sources[name]), part, cutoff, table, keys) for name, part in frames.items()}
-    needs = [batching.need(graph) for part in graphs.values() for graph in part]
-    capacity = batching.choose(needs, config.batch.atoms)
-    used = tuple(sorted(table.items()))
-    model = build(config.model, rngs=nnx.Rngs(config.seed), scale=force_scale(graphs["train"]), references=used)
-    model = convert.cast(model, config.precision)
-    for graph in graphs["train"] + graphs["validation"] + graphs["test"]:
-        check_elements(model, np.asarray(graph.numbers))
-        check_system(model, graph)
-    return Prepared(graphs["train"], graphs["validation"], graphs["test"], capacity, model)
+    pretrained = bundle.load(config.start_from) if config.start_from else None
+    cutoff = pretrained.cutoff if pretrained is not None else config.model.cutoff_angstrom
+    notes: list[str] = []
+    parts = splits.make(config.data, cutoff, config.seed, notes)
+    _check_weights(config, parts)
+    atoms, edges = (np.concatenate([part.records[name] for part in parts.values()]) for name in ("atoms", "edges"))
+    capacity = batching.choose(atoms, edges, config.batch.atoms)
+    table = _references(config, parts, pretrained, notes)
+    model = _model(config, parts["train"], pretrained, table)
+    datasets = {name: _dataset(config, part, model, table) for name, part in parts.items()}
+    for data in datasets.values():
+        _check(data, model)
+    data_hash = digest(*(digest(p.summary.fingerprint, p.indices.tobytes().hex()) for p in parts.values()))
+    return Prepared(
+        datasets["train"], datasets["validation"], datasets.get("test"), capacity, model, data_hash, tuple(notes)
+    )
 
 
 def check_precision(precision: str) -> None:
@@ -77,9 +69,83 @@ def check_precision(precision: str) -> None:
         raise ConfigError("precision: float64 needs JAX's 64-bit mode; set JAX_ENABLE_X64=1 or use the command line.")
 
 
-def force_scale(graphs: list[AtomGraph]) -> float:
-    """Root mean square of the force labels' components, eV/Å; 1 where there are none."""
-    forces = [g.targets.forces[g.targets.forces_mask] for g in graphs if g.targets is not None]
-    flat = np.concatenate(forces) if forces else np.zeros((0, 3))
-    rms = float(np.sqrt((flat**2).mean())) if flat.size else 0.0
-    return rms or 1.0
+def _references(config: TrainConfig, parts: dict[str, Part], pretrained: Potential | None, notes: list[str]):
+    train, wanted = parts["train"], config.data.references
+    isolated = references.isolated_energies(train.summary)
+    if isinstance(wanted, dict):
+        table, how = references.given(wanted), "given"
+    elif wanted == "isolated_atoms":
+        table, how = isolated, "isolated atoms in the data"
+    elif pretrained is not None and wanted == "auto" and not isolated:
+        sample = _dataset(config, train, pretrained, {})
+        table = fine_tune.moved_references(pretrained, sample, config.batch.atoms)
+        how = "the model's, moved to the new labels"
+    else:
+        fixed = isolated if wanted == "auto" else {}
+        table = references.least_squares(train.summary, train.indices, fixed)
+        how = "isolated atoms and least squares" if fixed else "least squares"
+    for name, part in parts.items():
+        references.require(table, part.summary.elements(part.indices).tolist(), f"data.{name}")
+    worst = max(references.check(table, part.summary, part.indices) for part in parts.values())
+    shown = ", ".join(f"{chemical_symbols[number]} {energy:.4f}" for number, energy in sorted(table.items()))
+    notes.append(f"reference energies ({how}), eV: {shown}; largest |E - sum E0| {worst:.3f} eV/atom")
+    return table
+
+
+def _model(config: TrainConfig, train: Part, pretrained: Potential | None, table: dict[int, float]) -> Potential:
+    used = tuple(sorted(table.items()))
+    if pretrained is not None:
+        pretrained.references = used
+        return convert.cast(pretrained, config.precision)
+    rows = train.records
+    labels = 3 * rows["forces"].sum(dtype=np.int64)
+    # Root mean square of the force components: the natural size of an energy change over 1 Å.
+    scale = float(np.sqrt(rows["force_square"].sum() / labels)) if labels else 0.0
+    return convert.cast(
+        build(config.model, rngs=nnx.Rngs(config.seed), scale=scale or 1.0, references=used), config.precision
+    )
+
+
+def _dataset(config: TrainConfig, part: Part, model: Potential, table: dict[int, float]) -> Dataset:
+    data, summary = config.data, part.summary
+    names = [name or data.dataset for name in summary.datasets]
+    if model.config.datasets:
+        for name in {names[k] for k in np.unique(part.records["dataset"])} - set(model.config.datasets):
+            raise UnknownNameError("data set of a frame (info 'dataset', or data.dataset)", name, model.config.datasets)
+    to_model = [model.config.datasets.index(name) if name in model.config.datasets else 0 for name in names]
+    kinds = {"config_type": summary.config_types, "dataset": names}
+    weights = np.ones(len(summary.records))
+    for field, chosen in (
+        ("config_type", config.loss.config_type_weights),
+        ("dataset", config.loss.dataset_weights),
+    ):
+        weights *= np.array([chosen.get(name, 1.0) for name in kinds[field]] or [1.0])[summary.records[field]]
+    return Dataset(
+        part.source,
+        summary,
+        part.indices,
+        model.cutoff,
+        table,
+        labels=data.labels,
+        keys=data.keys,
+        dataset_indices=to_model,
+        weights=weights,
+        train_on_fixed_atoms=data.train_on_fixed_atoms,
+        memory_bytes=data.memory_mib << 20,
+    )
+
+
+def _check_weights(config: TrainConfig, parts: dict[str, Part]) -> None:
+    """A weight for a name that no frame has is a spelling mistake."""
+    for key, field in (("config_type_weights", "config_types"), ("dataset_weights", "datasets")):
+        there = {name for part in parts.values() for name in getattr(part.summary, field)} | {config.data.dataset}
+        for name in getattr(config.loss, key):
+            if name not in there:
+                raise UnknownNameError(f"name in loss.{key}", name, there)
+
+
+def _check(data: Dataset, model: Potential) -> None:
+    check_elements(model, data.summary.elements(data.indices))
+    rows = data.records
+    to_model = np.array(data.dataset_indices or [0])
+    check_system(model, rows["charge"], rows["spin"], to_model[rows["dataset"]])

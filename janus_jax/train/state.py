@@ -50,9 +50,9 @@ class Trainer:
         ema = jax.tree.map(jnp.copy, params)
         return TrainState(params, ema, fixed, self.optimizer.init(params), jnp.zeros((), jnp.int32))
 
-    def model(self, state: TrainState, *, averaged: bool = True) -> Potential:
-        """The potential with averaged (or raw) parameters."""
-        return nnx.merge(self.graphdef, state.ema if averaged else state.params, state.fixed)
+    def model(self, state: TrainState, *, params: nnx.State | None = None) -> Potential:
+        """The potential with the averaged parameters, or those given."""
+        return nnx.merge(self.graphdef, state.ema if params is None else params, state.fixed)
 
     def _gradient(self, state: TrainState, graph: AtomGraph, counts: LabelCounts) -> tuple[nnx.State, LossTerms]:
         """This micro-batch's part of the gradient and of the loss of its global batch."""
@@ -74,7 +74,7 @@ class Trainer:
         # A young average forgets its random start faster: decay min(ema_decay, (1 + n) / (10 + n)).
         n = step.astype(norm.dtype)
         decay = jnp.minimum(self.ema_decay, (1 + n) / (10 + n))
-        ema = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, state.ema, params)
+        ema: Any = optax.incremental_update(params, state.ema, 1 - decay)
         new = TrainState(params, ema, state.fixed, optimizer, step)
         finite = jnp.isfinite(norm)
         return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state), StepReport(norm, finite)

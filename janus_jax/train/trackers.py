@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: terminal, `metrics.jsonl`, TensorBoard.
+"""Where the numbers of a run go: terminal, JSON lines, CSV, TensorBoard, Weights & Biases.
 
 A tracker has `log(step, numbers)` and `close()`. All output for people goes to standard error;
 standard output is for results.
@@ -6,12 +6,13 @@ standard output is for results.
 
 import json
 import math
-import sys
-import time
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from janus_jax.errors import MissingPackageError
 
 
+@runtime_checkable
 class Tracker(Protocol):
     def log(self, step: int, numbers: dict[str, float]) -> None: ...
 
@@ -19,9 +20,16 @@ class Tracker(Protocol):
 
 
 class JsonLines:
-    """One JSON object a line, flushed at once, so that a killed run keeps its history."""
+    """One JSON object a line, flushed at once, so that a killed run keeps its history.
 
-    def __init__(self, path: Path):
+    Args:
+        after: rows of later steps, from before a resume, are dropped.
+    """
+
+    def __init__(self, path: Path, after: int = 0):
+        if path.exists():
+            rows = [json.dumps(row) + "\n" for row in read_rows(path) if row["step"] <= after]
+            _replace(path, "".join(rows))
         self.file = path.open("a", buffering=1)
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
@@ -32,11 +40,56 @@ class JsonLines:
         self.file.close()
 
 
+def read_rows(path: Path) -> list[dict]:
+    """Rows of a file of JSON lines; one that a killed process left half written is dropped."""
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+class Csv:
+    """`train.csv` and `validation.csv`, one row a step or validation; columns are those of the first row."""
+
+    def __init__(self, folder: Path, after: int = 0):
+        self.folder, self.columns, self.files = folder, {}, {}
+        for name in ("train", "validation"):
+            path = folder / f"{name}.csv"
+            if path.exists():
+                head, *rows = path.read_text().splitlines() or [""]
+                kept = [row for row in rows if row.count(",") == head.count(",") and int(row.split(",")[0]) <= after]
+                _replace(path, "\n".join([head, *kept]) + "\n")
+                self.columns[name] = head.split(",")
+
+    def log(self, step: int, numbers: dict[str, float]) -> None:
+        name = "validation" if "validation_loss" in numbers else "train"
+        row = {"step": step, **numbers}
+        if name not in self.files:
+            self.files[name] = (self.folder / f"{name}.csv").open("a", buffering=1)
+        if name not in self.columns:
+            self.columns[name] = list(row)
+            self.files[name].write(",".join(row) + "\n")
+        self.files[name].write(",".join(str(row.get(column, "")) for column in self.columns[name]) + "\n")
+
+    def close(self) -> None:
+        for file in self.files.values():
+            file.close()
+
+
 class TensorBoard:
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, after: int = 0):
         from tensorboardX import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder))
+        self.writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None)
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
         for key, value in numbers.items():
@@ -46,54 +99,27 @@ class TensorBoard:
         self.writer.close()
 
 
-class Console:
-    """A progress bar on a terminal, plain lines elsewhere (every `every` steps and for each validation)."""
+class WeightsAndBiases:
+    """A run of Weights & Biases, continued on resume.
 
-    def __init__(self, steps: int, every: int, stream=None):
-        from rich.console import Console as RichConsole
+    Raises:
+        MissingPackageError: wandb is not installed.
+    """
 
-        self.console = RichConsole(file=stream or sys.stderr, highlight=False)
-        self.steps, self.every, self.start, self.first = steps, every, time.perf_counter(), None
-        self.bar = None
-        if self.console.is_terminal:
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            text = TextColumn("{task.fields[text]}")
-            self.bar = Progress(
-                TextColumn("step {task.completed}/{task.total}"),
-                BarColumn(),
-                text,
-                TimeRemainingColumn(),
-                console=self.console,
-            )
-            self.task = self.bar.add_task("train", total=steps, text="")
-            self.bar.start()
-
-    def note(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True)
+    def __init__(self, project: str, folder: Path, config: dict, after: int = 0):
+        try:
+            import wandb  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise MissingPackageError("wandb", extra="wandb", purpose="tracking.wandb_project") from None
+        marker = folder / "wandb_run_id"
+        known = marker.read_text().strip() if marker.exists() else None
+        self.run = wandb.init(
+            project=project, dir=str(folder), name=folder.name, config=config, id=known, resume="allow"
+        )
+        marker.write_text(str(self.run.id))
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
-        now = time.perf_counter()
-        self.first = self.first or (step, now)
-        if "train_loss" in numbers:
-            text = (
-                f"loss {numbers['train_loss']:.3f}  E {numbers['train_energy_mae_meV_per_atom']:.1f} meV/atom  "
-                f"F {numbers['train_force_norm_meV_per_angstrom']:.0f} meV/Å  {numbers['atoms_per_s']:.0f} atoms/s"
-            )
-            if self.bar is not None:
-                self.bar.update(self.task, completed=step, text=text)
-            elif step % self.every == 0:
-                done = step - self.first[0]
-                eta = f"  {(self.steps - step) * (now - self.first[1]) / done:.0f} s left" if done else ""
-                self.note(f"step {step}/{self.steps}  {text}{eta}")
-        if "validation_loss" in numbers:
-            self.note(
-                f"step {step}  validation: loss {numbers['validation_loss']:.3f}  "
-                f"E {numbers['validation_energy_mae_meV_per_atom']:.2f} meV/atom  "
-                f"F {numbers['validation_forces_mae_meV_per_angstrom']:.1f} meV/Å"
-                + ("  best so far" if numbers.get("validation_best") else "")
-            )
+        self.run.log(numbers, step=step)
 
     def close(self) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+        self.run.finish()

@@ -1,18 +1,26 @@
 """The model file: everything comes back, and what is not one is named."""
 
 import json
+import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+from ase.build import molecule
 from flax import nnx
 
 from janus_jax import bundle
+from janus_jax.data.batching import pad
+from janus_jax.data.neighbors import from_atoms
 from janus_jax.errors import ModelFileError
+from janus_jax.graph import Capacity
 from janus_jax.models import convert
 from janus_jax.models.esen import Esen, EsenConfig
+from janus_jax.prediction import predict
 
 pytestmark = pytest.mark.core
 
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 CONFIG = EsenConfig(num_layers=1, channels=4, hidden_channels=4, edge_channels=4, num_basis=4, charge_spin="sinusoidal")
 
 
@@ -63,3 +71,21 @@ def test_a_damaged_file_and_one_of_the_future_are_refused(model, tmp_path):
         np.savez(file, **{bundle.HEADER: np.array(json.dumps(header))})
     with pytest.raises(ModelFileError, match="newer version"):
         bundle.load(path)
+
+
+@pytest.mark.parametrize("version", range(1, bundle.FORMAT + 1))
+def test_a_model_file_of_every_format_loads_without_its_training_configuration(version, tmp_path):
+    with tarfile.open(FIXTURES / f"run_format{version}.tar.gz") as archive:
+        archive.extract("run/model.janus", tmp_path, filter="data")
+    path = tmp_path / "run" / "model.janus"
+    with np.load(path) as archive:
+        assert json.loads(str(archive[bundle.HEADER]))["format"] == version
+    header = bundle.describe(path)
+    assert (header["format"], header["elements"], header["cutoff_angstrom"]) == (bundle.FORMAT, ["H", "O"], 3.0)
+    result = predict(bundle.load(path), pad([from_atoms(molecule("H2O"), 3.0)], Capacity(4, 8, 1)))
+    assert np.isfinite(result.energy[0])
+    assert header["summary"]["test"]["structures"] == 3
+
+
+def test_migrations_are_complete():
+    assert set(bundle.MIGRATIONS) == set(range(1, bundle.FORMAT))

@@ -11,7 +11,7 @@ from flax import nnx
 
 from janus_jax import bundle
 from janus_jax.cli.main import main, parser
-from janus_jax.data.readers import read_frames
+from janus_jax.data.sources import read_frames
 from janus_jax.models.esen import Esen, EsenConfig
 
 CONFIG = EsenConfig(cutoff_angstrom=3.0, num_layers=1, channels=4, hidden_channels=4, edge_channels=4, num_basis=4)
@@ -32,7 +32,10 @@ def test_help_imports_none_of_the_heavy_packages():
     assert out.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "demo", "doctor", "data label", "data sample"])
+@pytest.mark.parametrize("command", [
+    "train", "evaluate", "demo", "doctor", "report", "compare", "model show", "model export", "config template",
+    "config validate", "config schema", "data inspect", "data split", "data convert", "data label", "data sample",
+])  # fmt: skip
 def test_every_command_has_help_and_json(command, capsys):
     with pytest.raises(SystemExit) as ended:
         parser().parse_args([*command.split(), "--help"])
@@ -126,3 +129,94 @@ def test_demo_trains_evaluates_and_runs_dynamics(tmp_path, capsys):
     names = {path.name for path in (tmp_path / "demo" / "plots").iterdir()}
     assert names == {"learning_curve.png", "parity_validation.png", "parity_test.png", "nve.png"}
     assert json.loads((tmp_path / "demo" / "results.json").read_text())["nve"] == figures["nve"]
+
+
+def as_json(capsys, *arguments):
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_evaluate_takes_other_label_names_and_warns_of_another_method(model, tmp_path, capsys, caplog):
+    frames = read_frames("water:test")[:2]
+    for frame in frames:
+        frame.info["E"] = frame.get_potential_energy() - 60 * len(frame)
+        frame.calc = None
+    write(tmp_path / "f.xyz", frames, format="extxyz")
+    figures = as_json(capsys, "evaluate", str(model), str(tmp_path / "f.xyz"), "labels.energy=E")
+    assert figures["energy_labels"] == 2
+    assert figures["forces_mae_meV_per_angstrom"] is None
+    assert "do both come from the same method" in caplog.text
+
+
+def test_inspect_prints_statistics_and_draws_a_page(tmp_path, capsys):
+    plot = tmp_path / "page.png"
+    figures = as_json(capsys, "data", "inspect", "water:test", "--plot", str(plot), "--cutoff", "3")
+    assert figures["structures"] == 80
+    assert figures["suspicious"] == []
+    assert plot.stat().st_size > 10_000
+    assert main(["data", "inspect", "water:test", "--plot", str(plot), "--cutoff", "3"]) == 0
+    assert "no suspicious frames" in capsys.readouterr().out
+
+
+def test_split_keeps_groups_together_and_loses_nothing(tmp_path, capsys):
+    out = tmp_path / "parts"
+    figures = as_json(capsys, "data", "split", "water", "keys.split=trajectory", "--out", str(out))
+    parts = {name: read_frames(out / f"{name}.xyz") for name in figures}
+    assert sum(map(len, parts.values())) == 480
+    trajectories = [{frame.info["trajectory"] for frame in part} for part in parts.values()]
+    assert sum(map(len, trajectories)) == 24
+    assert all(np.isfinite(frame.get_forces()).all() for part in parts.values() for frame in part)
+
+
+def test_convert_brings_units_and_names_to_one_convention(tmp_path, capsys):
+    frame = read_frames("water:test")[0]
+    energy, forces = frame.get_potential_energy(), frame.get_forces()
+    frame.calc = None
+    frame.info["REF_energy"], frame.arrays["REF_forces"] = energy / 27.211386024367243, forces
+    write(tmp_path / "f.xyz", frame, format="extxyz")
+    out = tmp_path / "o.aselmdb"
+    figures = as_json(capsys, "data", "convert", str(tmp_path / "f.xyz"), str(out), "labels.energy_unit=Hartree")
+    assert figures["structures"] == 1
+    found = read_frames(out)[0]
+    np.testing.assert_allclose(found.get_potential_energy(), energy, rtol=1e-12)
+    np.testing.assert_allclose(found.get_forces(), forces, atol=1e-7)
+    assert main(["data", "convert", "water:test", str(out)]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_config_commands(tmp_path, capsys):
+    assert main(["config", "template", "steps=7"]) == 0
+    (tmp_path / "c.yaml").write_text(capsys.readouterr().out)
+    assert as_json(capsys, "config", "validate", str(tmp_path / "c.yaml"))["valid"]
+    assert main(["config", "validate", str(tmp_path / "c.yaml"), "batch.atom=3"]) == 2
+    assert "did you mean batch.atoms?" in capsys.readouterr().err
+    assert main(["config", "schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "TrainConfig"
+
+
+def test_a_run_from_the_command_line_to_its_report(tmp_path, capsys):
+    tiny = "model={channels: 4, hidden_channels: 4, edge_channels: 4, num_basis: 8, num_layers: 1, cutoff_angstrom: 3}"
+    run = tmp_path / "run"
+    settings = [tiny, "steps=4", "validate_every=2", f"output={run}", "checkpoint.time_limit_minutes=1e-9"]
+    stopped = as_json(capsys, "train", *settings, "data.train=water:validation", "data.validation=0.2")
+    assert stopped["stopped"] == "time limit"
+    assert main(["report", str(run)]) == 0
+    assert "has not ended" in (run / "report.html").read_text()
+    capsys.readouterr()
+    figures = as_json(capsys, "train", "--resume", str(run), "checkpoint.time_limit_minutes=null")
+    assert figures["steps"] == 4
+    shown = as_json(capsys, "model", "show", str(run))
+    assert shown["elements"] == ["H", "O"]
+    assert main(["model", "show", str(run)]) == 0
+    assert "model.channels" in capsys.readouterr().out
+    raw = as_json(capsys, "model", "export", str(run), str(tmp_path / "raw.janus"), "--weights", "raw")["out"]
+    averaged = as_json(capsys, "model", "export", str(run), str(tmp_path / "a.npz"), "--step", "4")["out"]
+    raw, shipped = bundle.convert.save_state(bundle.load(raw)), bundle.convert.save_state(bundle.load(run))
+    assert any((raw[name] != shipped[name]).any() for name in raw)
+    if figures["best_step"] == 4:
+        with np.load(averaged) as archive:
+            assert all((archive[name] == shipped[name]).all() for name in shipped)
+    assert main(["model", "export", str(run), str(tmp_path / "b.npz"), "--step", "3"]) == 2
+    assert "no checkpoint of step 3" in capsys.readouterr().err
+    figures = as_json(capsys, "compare", str(run), str(run), "--out", str(tmp_path / "c.html"))
+    assert list(figures["runs"]) == [str(run)]

@@ -52,9 +52,10 @@ def test_molecules_get_no_stress_and_charges_count():
 
 
 def test_built_in_references_are_those_of_the_method():
-    from janus_jax.data.readers import built_in_references
+    from janus_jax.data.sources import builtin
 
-    assert xtb.isolated_atom_energies(["O", "H"], "gfn2-xtb") == pytest.approx(built_in_references("water"), abs=1e-6)
+    stored = builtin.isolated_atom_energies("water")
+    assert xtb.isolated_atom_energies(["O", "H"], "gfn2-xtb") == pytest.approx(stored, abs=1e-6)
 
 
 def test_unknown_methods_are_named():

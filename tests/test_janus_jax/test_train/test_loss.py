@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from janus_jax.data import batching, readers
+from janus_jax.data import batching
+from janus_jax.data.sources import read_frames
 from janus_jax.graph import LabelCounts
 from janus_jax.models import convert
 from janus_jax.models.esen import Esen, EsenConfig
 from janus_jax.models.potential import Prediction
+from janus_jax.testing import dataset
 from janus_jax.train import optimizer
+from janus_jax.train.evaluate import Evaluation
 from janus_jax.train.loss import LossConfig, loss
 from janus_jax.train.state import Trainer
 
@@ -23,17 +26,13 @@ CONFIG = EsenConfig(cutoff_angstrom=3.0, num_layers=1, channels=8, hidden_channe
 
 @pytest.fixture(scope="module")
 def graphs():
-    frames = readers.read_frames("water:train")[:5]
-    return readers.load_graphs("water", frames, CONFIG.cutoff_angstrom, {1: -13.0, 8: -100.0})
+    return list(dataset(read_frames("water:train")[:5], CONFIG.cutoff_angstrom, {1: -13.0, 8: -100.0}))
 
 
 def mask_some(graph, *, energy=True, forces=True, stress=True):
     t = graph.targets
-    return graph.replace(
-        targets=type(t)(
-            t.energy, t.energy_mask & energy, t.forces, t.forces_mask & forces, t.stress, t.stress_mask & stress
-        )
-    )
+    masks = {"energy_mask": t.energy_mask & energy, "forces_mask": t.forces_mask & forces}
+    return graph.replace(targets=t.replace(**masks, stress_mask=t.stress_mask & stress))
 
 
 def total_need(graphs):
@@ -108,3 +107,44 @@ def test_a_batch_without_some_labels_is_no_division_by_zero(graphs, absent):
     value = float(loss(zero, batch, LabelCounts.of([graph], np.float64), LossConfig()).total)
     assert np.isfinite(value)
     assert value > 0
+
+
+def huber(x, delta):
+    return np.where(np.abs(x) <= delta, 0.5 * x**2, delta * (np.abs(x) - 0.5 * delta))
+
+
+@pytest.mark.parametrize(
+    ("kind", "of"),
+    [("mae", np.abs), ("mse", np.square), ("huber", lambda x: huber(x, 0.3))],
+)
+def test_every_kind_of_error_with_weights_equals_numpy_and_the_evaluation(graphs, kind, of):
+    weights = [2.0, 0.5, 0.0]
+    graphs = [g.replace(targets=g.targets.replace(weight=np.array([w]))) for g, w in zip(graphs, weights, strict=False)]
+    need, n = total_need(graphs), 3
+    batch = batching.pad(graphs, batching.Capacity(need.atoms + 2, need.edges, 4), np.float64)
+    rng = np.random.default_rng(1)
+    shape = (batch.positions.shape, (4, 3, 3))
+    p = Prediction(rng.normal(size=4), rng.normal(size=shape[0]), np.zeros((4, 3, 3)), rng.normal(size=shape[1]))
+    kinds = {"energy_error": kind, "forces_error": kind, "stress_error": kind, "huber_delta": 0.3}
+    config = LossConfig(energy=3, forces=5, stress=7, **kinds)
+    value = loss(p, batch, LabelCounts.of(graphs, np.float64), config).total
+
+    sizes = np.array([len(g.numbers) for g in graphs])
+    label = {
+        name: np.concatenate([getattr(g.targets, name) for g in graphs]) for name in ("energy", "forces", "stress")
+    }
+    errors = {
+        "energy": of((p.energy[:n] - label["energy"]) / sizes),
+        "forces": of(p.forces[: sizes.sum()] - label["forces"]).mean(1),
+        "stress": of(p.stress[:n] - label["stress"]).mean((1, 2)),
+    }
+    per_row = {"energy": np.array(weights), "forces": np.repeat(weights, sizes), "stress": np.array(weights)}
+    means = {name: (per_row[name] * e).sum() / per_row[name].sum() for name, e in errors.items()}
+    expected = 3 * means["energy"] + 5 * means["forces"] + 7 * means["stress"]
+    np.testing.assert_allclose(value, expected, rtol=1e-13)
+    rows = slice(sizes.sum())
+    evaluation = Evaluation(
+        sizes, np.concatenate([g.numbers for g in graphs]), np.array(weights), p.energy[:n], label["energy"],
+        p.forces[rows], label["forces"], p.stress[:n], label["stress"],
+    )  # fmt: skip
+    np.testing.assert_allclose(evaluation.loss(config), expected, rtol=1e-13)

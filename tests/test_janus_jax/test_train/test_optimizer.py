@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from flax import nnx
 
+from janus_jax.errors import ConfigError, UnknownNameError
 from janus_jax.models.esen import Esen, EsenConfig
 from janus_jax.train import optimizer
 from janus_jax.train.loss import LossConfig
@@ -80,3 +82,97 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
     assert not bool(report.finite)
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+OPTAX = {
+    "constant_schedule": {},
+    "cosine_decay_schedule": {"decay_steps": 90, "alpha": 0.1},
+    "cosine_onecycle_schedule": {"transition_steps": 90},
+    "exponential_decay": {"transition_steps": 10, "decay_rate": 0.7},
+    "linear_onecycle_schedule": {"transition_steps": 90},
+    "linear_schedule": {"end_value": 0.001, "transition_steps": 50},
+    "piecewise_constant_schedule": {"boundaries_and_scales": {30: 0.1, 60: 0.1}},
+    "polynomial_schedule": {"end_value": 0.001, "power": 2, "transition_steps": 50},
+    "warmup_constant_schedule": {"warmup_steps": 20},
+    "warmup_cosine_decay_schedule": {"warmup_steps": 20, "decay_steps": 90},
+    "warmup_exponential_decay_schedule": {"warmup_steps": 20, "transition_steps": 10, "decay_rate": 0.7},
+}
+
+
+@pytest.mark.parametrize("name", optimizer.SCHEDULES)
+def test_every_named_schedule_is_optax_own(name):
+    arguments = OPTAX[name]
+    config = OptimizerConfig(learning_rate=0.02, warmup_factor=0.2, schedule=name, schedule_arguments=arguments)
+    rate = optimizer.schedule(config, 100)
+    make = getattr(optax, name, None) or getattr(optax.schedules, name)
+    value = {
+        "constant_schedule": {"value": 0.02},
+        **{k: {"peak_value": 0.02} for k in ("cosine_onecycle_schedule", "linear_onecycle_schedule")},
+        **{k: {"init_value": 0.004, "peak_value": 0.02} for k in OPTAX if k.startswith("warmup")},
+    }.get(name, {"init_value": 0.02})
+    reference = make(**value, **arguments)
+    with jax.numpy_dtype_promotion("standard"):
+        for step in (0, 1, 19, 20, 31, 60, 99):
+            np.testing.assert_allclose(rate(step), reference(step), rtol=1e-5, err_msg=str(step))
+
+
+def test_the_default_schedule_is_optax_warmup_cosine():
+    config = OptimizerConfig(learning_rate=0.02, warmup_steps=7, warmup_factor=0.3, final_factor=0.05)
+    reference = optax.warmup_cosine_decay_schedule(0.006, 0.02, 7, 40, 0.001)
+    with jax.numpy_dtype_promotion("standard"):
+        for step in range(0, 50, 3):
+            np.testing.assert_allclose(optimizer.schedule(config, 40)(step), reference(step), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("cosine", {}, "Unknown optimizer.schedule 'cosine'; allowed: .*warmup_cosine"),
+        (
+            "exponential_decay",
+            {"rate": 1},
+            "optimizer.schedule_arguments: optax.exponential_decay: .*it takes init_value",
+        ),
+        ("linear_schedule", {}, "end_value"),
+    ],
+)
+def test_schedules_that_do_not_exist_or_fit_are_named(name, arguments, words):
+    with pytest.raises((ConfigError, UnknownNameError), match=words):
+        optimizer.schedule(OptimizerConfig(schedule=name, schedule_arguments=arguments), 10)
+
+
+def test_average_is_optax_ema_once_it_is_old_enough():
+    model = Esen(MODEL, rngs=nnx.Rngs(0))
+    trainer = Trainer(model, optimizer.make(OptimizerConfig(), 10), LossConfig(), 0.6)
+    state = trainer.init(model)
+    average = optax.ema(0.6, debias=False)
+    memory = None
+    for step in range(20):
+        state, _ = trainer.update(state, jax.tree.map(lambda x, k=step: jnp.sin(x + k), state.params))
+        if step == 12:  # (1 + n) / (10 + n) has passed 0.6
+            memory = average.init(state.params)._replace(ema=state.ema)
+        elif step > 12:
+            expected, memory = average.update(state.params, memory)
+            for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(state.ema), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_frozen_parameters_stay_and_take_no_part_in_clipping():
+    _, state, new, _ = update_once(100.0, clip_norm=1.0, weight_decay=0.5, freeze=("blocks.*", "head.*"))
+    names = {optimizer.name_of_leaf(path): leaf for path, leaf in jax.tree.leaves_with_path(state.params)}
+    after = {optimizer.name_of_leaf(path): leaf for path, leaf in jax.tree.leaves_with_path(new.params)}
+    held = {name for name in names if name.startswith(("blocks.", "head."))}
+    for name, leaf in names.items():
+        assert (leaf == after[name]).all() == (name in held), name
+    rest = [100.0 * np.ones_like(leaf) for name, leaf in names.items() if name not in held]
+    config = OptimizerConfig(clip_norm=1.0, weight_decay=0.5)
+    free = {name: leaf for name, leaf in names.items() if name not in held}
+    gradient = dict(zip(free, rest, strict=True))
+    mask = {name: not ("bias" in name or "affine" in name or leaf.ndim < 2) for name, leaf in free.items()}
+    reference = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adamw(optimizer.schedule(config, 10), weight_decay=0.5, mask=mask)
+    )
+    with jax.numpy_dtype_promotion("standard"):
+        updates, _ = reference.update(gradient, reference.init(free), free)
+    for name, leaf in optax.apply_updates(free, updates).items():
+        np.testing.assert_allclose(leaf, after[name], rtol=1e-5, atol=1e-7)

@@ -1,0 +1,98 @@
+"""Structures from any source to one convention: ASE's keys, eV and Å, tensile-positive stress."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.db import connect
+from ase.io import write
+from ase.stress import full_3x3_to_voigt_6_stress
+
+from janus_jax.data.labels import CANDIDATES, LabelConfig, read_labels
+from janus_jax.data.sources import aselmdb
+from janus_jax.data.sources.base import Source
+from janus_jax.errors import DataError
+
+FORMATS = (".xyz", ".extxyz", ".aselmdb", ".db")
+BATCH = 256
+
+
+def canonical(frame: Atoms, config: LabelConfig) -> Atoms:
+    """The frame with its labels as calculator results and under no other name; all else is kept."""
+    labels = read_labels(frame, config)
+    result = frame.copy()
+    # The names not used go too: left in, a reader would take them for labels again.
+    names = {*labels.names.values(), *(name for candidates in CANDIDATES.values() for name in candidates)}
+    for name in names:
+        result.info.pop(name, None)
+        result.arrays.pop(name, None)
+    values = {"energy": labels.energy, "forces": labels.forces}
+    values["stress"] = None if labels.stress is None else full_3x3_to_voigt_6_stress(labels.stress)
+    known = {name: value for name, value in values.items() if value is not None}
+    if known:
+        result.calc = SinglePointCalculator(result, **known)
+    return result
+
+
+def frames(source: Source, config: LabelConfig, indices: Iterable[int] | None = None) -> Iterator[Atoms]:
+    """`canonical` frames of a source.
+
+    Raises:
+        DataError: a frame cannot be read; names it.
+    """
+    for index in range(len(source)) if indices is None else indices:
+        try:
+            yield canonical(source[int(index)], config)
+        except DataError as error:
+            name = source.name(int(index))
+            raise error if str(error).startswith(name) else DataError(f"{name}: {error}.") from error
+
+
+def write_frames(path: str | Path, structures: Iterable[Atoms]) -> int:
+    """Write structures to a new file whose suffix says the format; a few at a time. Returns how many.
+
+    Raises:
+        DataError: the file exists, or the suffix is none of FORMATS.
+    """
+    path = Path(path)
+    if path.suffix not in FORMATS:
+        raise DataError(f"{path}: unknown suffix {path.suffix!r}; allowed: {', '.join(FORMATS)}.")
+    if path.exists():
+        raise DataError(f"{path}: exists already; give another name.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+    partial.unlink(missing_ok=True)
+    try:
+        count = _WRITERS[path.suffix](partial, structures)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+        Path(f"{partial}-lock").unlink(missing_ok=True)
+    return count
+
+
+def _extxyz(path: Path, structures: Iterable[Atoms]) -> int:
+    count, waiting = 0, []
+    with open(path, "w") as file:
+        for frame in structures:
+            waiting.append(frame)
+            count += 1
+            if len(waiting) == BATCH:
+                write(file, waiting, format="extxyz")
+                waiting = []
+        if waiting:
+            write(file, waiting, format="extxyz")
+    return count
+
+
+def _database(path: Path, structures: Iterable[Atoms]) -> int:
+    count = 0
+    with connect(path) as database:  # pyright: ignore[reportGeneralTypeIssues]
+        for count, frame in enumerate(structures, 1):  # noqa: B007 (the last count is what is returned)
+            arrays = {n: a for n, a in frame.arrays.items() if n not in ("numbers", "positions")}
+            database.write(frame, data={**frame.info, **arrays})
+    return count
+
+
+_WRITERS = {".xyz": _extxyz, ".extxyz": _extxyz, ".aselmdb": aselmdb.write, ".db": _database}

@@ -1,0 +1,96 @@
+"""Structures by number, read when asked for: files, folders, globs, databases, built-in sets.
+
+    source = open_source("data/*.xyz")
+    len(source), source[7], source.name(7)
+
+A source knows how many structures it has without reading them, gives any one as ASE `Atoms`, names
+it for error messages, and has a `fingerprint` of its content. Sources can be pickled; files are
+opened lazily in each process, so they are safe under spawn.
+"""
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from ase import Atoms
+
+from janus_jax.data.sources import builtin
+from janus_jax.data.sources.ase_files import AseDatabase, AseFile
+from janus_jax.data.sources.aselmdb import AseLmdb
+from janus_jax.data.sources.base import Frames, Joined, Source, Subset
+from janus_jax.data.sources.extxyz import ExtxyzFile
+from janus_jax.errors import DataError
+
+__all__ = ["AseLmdb", "ExtxyzFile", "Frames", "Joined", "Source", "Subset", "builtin", "open_source", "read_frames"]
+
+READERS = {".xyz": ExtxyzFile, ".extxyz": ExtxyzFile, ".aselmdb": AseLmdb, ".db": AseDatabase, ".traj": AseFile}
+"""Suffixes looked for in a folder. A single file with another suffix is left to ASE."""
+
+
+def open_source(spec: str | Path | Sequence[str]) -> Source:
+    """The source a path, folder, glob, built-in name, or a list of these stands for.
+
+    Raises:
+        DataError: nothing is there, it is empty, or it cannot be read; names the file.
+        UnknownNameError: a built-in set has no such split.
+    """
+    if not isinstance(spec, str | Path):
+        parts = [open_source(one) for one in spec]
+        return parts[0] if len(parts) == 1 else Joined(parts)
+    if builtin.is_name(str(spec)) and not Path(spec).exists():
+        return builtin.open_set(str(spec), ExtxyzFile)
+    path = Path(spec)
+    if path.is_dir():
+        files = sorted(f for f in path.rglob("*") if f.suffix in READERS and not f.name.startswith("."))
+        if not files:
+            raise DataError(f"{path}: no structures in this folder; looked for files ending in {', '.join(READERS)}.")
+    elif not path.exists() and glob.has_magic(str(spec)):
+        files = sorted(Path(match) for match in glob.glob(str(spec), recursive=True))
+        files = [file for file in files if file.is_file() and not file.name.endswith("-lock")]
+        if not files:
+            raise DataError(f"{spec}: no file matches.")
+    else:
+        return _open_file(path)
+    source = Joined([_open_file(file) for file in files]) if len(files) > 1 else _open_file(files[0])
+    _check_metadata(files, source)
+    return source
+
+
+def _open_file(path: Path) -> Source:
+    if not path.exists():
+        raise DataError(f"{path}: no such file; built-in sets are: {', '.join(builtin.SETS)}.")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty.")
+    if path.suffix == ".lmdb":
+        raise DataError(f"{path}: .lmdb files of pickled graphs are not read; convert them to .aselmdb or extxyz.")
+    source = READERS.get(path.suffix, AseFile)(path)
+    if len(source) == 0:
+        raise DataError(f"{path}: the file holds no structure.")
+    return source
+
+
+def _check_metadata(files: list[Path], source: Source) -> None:
+    """fairchem keeps `natoms` of all shards of a folder in metadata.npz; another length means a missing shard."""
+    import numpy as np
+
+    for folder in sorted({file.parent for file in files if file.suffix == ".aselmdb"}):
+        path = folder / "metadata.npz"
+        if not path.exists():
+            continue
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                expected = len(archive["natoms"])
+        except Exception as error:
+            raise DataError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from error
+        found = sum(len(AseLmdb(file)) for file in files if file.parent == folder and file.suffix == ".aselmdb")
+        if found != expected:
+            raise DataError(
+                f"{path}: it lists {expected} structures, the shards opened beside it hold {found}; "
+                "is a shard missing? Remove metadata.npz to use what is there."
+            )
+
+
+def read_frames(spec: str | Path | Sequence[str]) -> list[Atoms]:
+    """All structures of a source, in memory."""
+    source = open_source(spec)
+    return [source[index] for index in range(len(source))]

@@ -1,0 +1,39 @@
+"""Stop a run between two steps: on SIGTERM, on the first Ctrl-C, or at a time limit."""
+
+import signal
+import threading
+import time
+
+
+class Interruption:
+    """While entered, `reason()` says whether and why to stop; a second Ctrl-C stops at once.
+
+    Args:
+        limit_minutes: None: no limit.
+    """
+
+    def __init__(self, limit_minutes: float | None = None):
+        self.end = None if limit_minutes is None else time.monotonic() + 60 * limit_minutes
+        self.signal: str | None = None
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "Interruption":
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers there only
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._received)
+        return self
+
+    def __exit__(self, *_) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+    def _received(self, number: int, _frame) -> None:
+        if number == signal.SIGINT and self.signal == "SIGINT":
+            raise KeyboardInterrupt
+        self.signal = signal.Signals(number).name
+
+    def reason(self) -> str | None:
+        """SIGTERM, SIGINT or "time limit"; None: go on."""
+        if self.signal is None and self.end is not None and time.monotonic() > self.end:
+            return "time limit"
+        return self.signal

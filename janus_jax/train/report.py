@@ -1,0 +1,232 @@
+"""`report.html` of a run, and of several runs side by side: one page, nothing to load, from the folder alone."""
+
+import html
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from janus_jax import __version__, plotting
+from janus_jax.errors import ConfigError
+from janus_jax.train import plots, worst
+from janus_jax.train.evaluate import Evaluation
+from janus_jax.train.trackers import read_rows
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+h1 {{ font-size: 1.5rem; }} h2 {{ font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid #ddd; }}
+table {{ border-collapse: collapse; margin: .5rem 0; }}
+td, th {{ padding: .2rem .8rem; border-bottom: 1px solid #eee; text-align: right; }}
+td:first-child, th:first-child {{ text-align: left; }}
+img {{ max-width: 100%; }} pre {{ background: #f6f6f6; padding: .8rem; overflow: auto; font-size: 13px; }}
+p.note {{ color: #555; }} nav a {{ margin-right: 1rem; }}
+</style></head><body>
+<h1>{title}</h1>
+{body}
+</body></html>
+"""
+QUANTITIES = {
+    "energy": ("meV_per_atom", "meV/atom"),
+    "forces": ("meV_per_angstrom", "meV/Å"),
+    "stress": ("meV_per_angstrom3", "meV/Å³"),
+}
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ase", "vesin")
+
+
+def write(folder: str | Path) -> Path:
+    """Write `report.html` into a run folder; a run that has not ended gets what is there.
+
+    Raises:
+        ConfigError: not a run folder.
+    """
+    folder = Path(folder)
+    run = _read(folder)
+    sections = {
+        "Errors": _errors(run),
+        "Learning curves": _picture(plots.learning_curves_figure(run["rows"]), "learning curves"),
+        **_evaluations(folder, run["figures"]),
+        "Batches and speed": _batches(run["rows"]),
+        "Compilations and skipped steps": _events(run["events"]),
+        "Configuration": f"<pre>{html.escape(run['config'])}</pre>",
+        "Versions": _versions(),
+    }
+    path = folder / "report.html"
+    path.write_text(_page(f"Training run {folder.name}", sections))
+    return path
+
+
+def compare(folders: Sequence[str | Path], path: str | Path) -> dict[str, Any]:
+    """Write a page that overlays runs to `path`; returns the figures of each run by name.
+
+    Raises:
+        ConfigError: one of them is not a run folder.
+    """
+    runs = {str(folder): _read(Path(folder)) for folder in folders}
+    results = {name: run["figures"] for name, run in runs.items()}
+    rows = []
+    for name, figures in results.items():
+        cells = [_number(figures.get(part, {}).get(f"{q}_mae_{unit}"))
+                 for part in ("validation", "test") for q, (unit, _) in QUANTITIES.items()]  # fmt: skip
+        rows.append([name, *cells, _number(figures.get("seconds"), 0), figures.get("best_step", "-")])
+    head = [f"{part} {q}, {shown}" for part in ("validation", "test") for q, (_, shown) in QUANTITIES.items()]
+    sections = {
+        "MAE": _table(["run", *head, "seconds", "best step"], rows),
+        "Learning curves": _picture(plots.compare_figure({n: r["rows"] for n, r in runs.items()}), "curves"),
+        "Differing settings": _differences({name: run["config"] for name, run in runs.items()}),
+    }
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(_page(" and ".join(Path(name).name for name in runs), sections))
+    return results
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    if not (folder / "config.yaml").exists():
+        raise ConfigError(f"{folder}: not a run folder; it has no config.yaml.")
+
+    def rows(name):
+        return read_rows(folder / name) if (folder / name).exists() else []
+
+    results = folder / "results.json"
+    return {
+        "config": (folder / "config.yaml").read_text(),
+        "rows": rows("metrics.jsonl"),
+        "events": rows("events.jsonl"),
+        "figures": json.loads(results.read_text()) if results.exists() else {},
+    }
+
+
+def _page(title: str, sections: Mapping[str, str]) -> str:
+    links = "".join(f'<a href="#s{k}">{name}</a>' for k, name in enumerate(sections))
+    parts = [f'<h2 id="s{k}">{name}</h2>\n{content}' for k, (name, content) in enumerate(sections.items())]
+    return PAGE.format(title=html.escape(title), body="\n".join([f"<nav>{links}</nav>", *parts]))
+
+
+def _table(head: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
+    def cells(values, tag):
+        return "<tr>" + "".join(f"<{tag}>{html.escape(str(value))}</{tag}>" for value in values) + "</tr>"
+
+    return "<table>" + cells(head, "th") + "".join(cells(row, "td") for row in rows) + "</table>"
+
+
+def _picture(figure, alt: str) -> str:
+    return plotting.to_html(figure, alt)
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _errors(run: Mapping[str, Any]) -> str:
+    figures = run["figures"]
+    if not figures:
+        done = max((row["step"] for row in run["rows"]), default=0)
+        return f"<p class=note>The run has not ended (step {done}); what is below is what there is so far.</p>"
+    rows = [
+        [part, name, _number(figures[part][f"{name}_mae_{unit}"]), _number(figures[part][f"{name}_rmse_{unit}"]), shown,
+         figures[part][f"{name}_labels"]]
+        for part in ("validation", "test") if part in figures
+        for name, (unit, shown) in QUANTITIES.items()
+    ]  # fmt: skip
+    ended = f", ended early: {html.escape(figures['ended_early'])}" if "ended_early" in figures else ""
+    note = f"<p class=note>Averaged weights of step {figures['best_step']}; {figures['seconds']:.0f} s{ended}.</p>"
+    return _table(["set", "quantity", "MAE", "RMSE", "unit", "labels"], rows) + note
+
+
+def _evaluations(folder: Path, figures: Mapping[str, Any]) -> dict[str, str]:
+    sections = {}
+    for part in ("validation", "test"):
+        path = folder / "evaluation" / f"{part}.npz"
+        if not path.exists():
+            continue
+        evaluation = Evaluation.load(path)
+        sections[f"Parity: {part}"] = _picture(plots.parity_figure(evaluation, part), f"parity {part}")
+        sections[f"Force errors: {part}"] = _picture(plots.force_errors_figure(evaluation), f"force errors {part}")
+        elements = figures.get(f"{part}_by_element", {})
+        if elements:
+            sections[f"By element: {part}"] = _by_name(elements, ["forces"], "atoms")
+        for kind, title in (("config_type", "configuration type"), ("dataset", "data set")):
+            groups = figures.get(f"{part}_by_{kind}", {})
+            if groups:
+                sections[f"By {title}: {part}"] = _by_name(groups, list(QUANTITIES), "structures")
+        frames = worst.load(folder / "evaluation" / f"worst_{part}.extxyz")
+        if frames:
+            rows = [
+                [f.info["name"], f.info["config_type"], _number(f.info["force_rmse_meV_per_angstrom"], 0)]
+                for f in frames
+            ]
+            names = _table(["frame", "configuration type", "force RMSE, meV/Å"], rows)
+            sections[f"Worst frames: {part}"] = _picture(plots.worst_figure(frames), "worst frames") + names
+    return sections
+
+
+def _by_name(groups: Mapping[str, Any], quantities: list[str], count: str) -> str:
+    keys = [(q, f"{q}_mae_{QUANTITIES[q][0]}") for q in quantities]
+    head = ["", *(f"{q} MAE, {QUANTITIES[q][1]}" for q, _ in keys), count]
+    rows = [[name or "(none)", *(_number(g[key]) for _, key in keys), g[count]] for name, g in groups.items()]
+    forces = "forces_mae_meV_per_angstrom"
+    bars = {name or "(none)": group[forces] for name, group in groups.items() if group[forces] is not None}
+    return _table(head, rows) + (_picture(plots.bars_figure(bars, "force MAE, meV/Å"), "bars") if bars else "")
+
+
+def _batches(rows: Sequence[Mapping[str, Any]]) -> str:
+    train = [row for row in rows if "train_loss" in row]
+    if not train:
+        return "<p class=note>No step yet.</p>"
+
+    def mean(key):
+        values = [row[key] for row in train if row.get(key) is not None]
+        return float(np.mean(values)) if values else float("nan")
+
+    waiting = 100 * mean("data_wait_s") / max(mean("step_s"), 1e-12)
+    fastest = np.median([row["atoms_per_s"] for row in train if row.get("atoms_per_s")])
+    table = _table(
+        ["", "mean used", "padding"],
+        [[name, f"{100 * mean(key):.0f} %", f"{100 - 100 * mean(key):.0f} %"]
+         for name, key in (("atoms", "atoms_used"), ("edges", "edges_used"))],
+    )  # fmt: skip
+    note = f"<p class=note>Median {fastest:.0f} atoms/s; {waiting:.1f} % of the time spent waiting for data.</p>"
+    return table + note + _picture(plots.batches_figure(rows), "batches")
+
+
+def _events(events: Sequence[Mapping[str, Any]]) -> str:
+    compiled = [
+        [e["step"], e["what"], e["reason"], f"{e['atoms']} atoms, {e['edges']} edges", f"{e['seconds']:.1f}"]
+        for e in events
+        if e["event"] == "compilation"
+    ]
+    skipped = [[e["step"], "; ".join(e["frames"])] for e in events if e["event"] == "skipped"]
+    text = _table(["step", "program", "reason", "capacity", "seconds"], compiled)
+    return text + (_table(["skipped step", "frames"], skipped) if skipped else "<p class=note>No step was skipped.</p>")
+
+
+def _versions() -> str:
+    found = {"janus-jax": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return _table(["package", "version"], found.items())
+
+
+def _differences(configs: Mapping[str, str]) -> str:
+    flat = {name: dict(_flatten(yaml.safe_load(text))) for name, text in configs.items()}
+    keys = sorted({key for values in flat.values() for key in values})
+    rows = [[key, *(values.get(key, "-") for values in flat.values())] for key in keys]
+    return _table(["key", *flat], [row for row in rows if len({str(value) for value in row[1:]}) > 1])
+
+
+def _flatten(values: Any, path: str = "") -> Iterable[tuple[str, Any]]:
+    if isinstance(values, dict) and values:
+        for key, value in values.items():
+            yield from _flatten(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, values

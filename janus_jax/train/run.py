@@ -1,0 +1,176 @@
+"""A training run and its folder.
+
+    result = run(load("configs/train/water.yaml"))
+    result = resume("runs/water")
+
+Everything a run produces is below its folder: `config.yaml` (resolved), `metrics.jsonl`, `train.csv`,
+`validation.csv`, `tensorboard/`, `events.jsonl` (compilations, skipped steps), `checkpoints/`,
+`model.janus` (averaged weights of the best validation), `results.json`, `evaluation/` (predictions),
+`plots/`, `report.html`.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from janus_jax import bundle, configuration
+from janus_jax.errors import ConfigError
+from janus_jax.models.potential import Potential
+from janus_jax.train import plots, report, worst
+from janus_jax.train.checkpoint import Checkpoints, config_from_1
+from janus_jax.train.config import TrainConfig
+from janus_jax.train.console import Console
+from janus_jax.train.evaluate import evaluate
+from janus_jax.train.interruption import Interruption
+from janus_jax.train.loop import Loop, Outcome, Progress
+from janus_jax.train.prepare import Prepared, prepare
+from janus_jax.train.trackers import Csv, JsonLines, TensorBoard, Tracker, WeightsAndBiases, read_rows
+
+MAY_CHANGE = ("steps", "validate_every", "patience", "checkpoint", "tracking", "data.workers", "data.memory_mib")
+"""What a resumed run may change."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """Where a run is, its best model, and its figures (also in `results.json`)."""
+
+    folder: Path
+    model: Potential
+    figures: dict[str, Any]
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run stopped before its end and can be resumed: SIGTERM, SIGINT or "time limit"."""
+        return self.figures.get("stopped")
+
+
+def run(config: TrainConfig) -> RunResult:
+    """Train, evaluate the best model on validation and test sets, and write everything to a new folder.
+
+    Raises:
+        ConfigError, DataError, CapacityError: before the first step; nothing has been written then.
+        TrainingError: too many steps in a row whose gradient was not finite.
+    """
+    prepared = prepare(config)
+    folder = new_folder(config.output)
+    (folder / "config.yaml").write_text(configuration.dump(config))
+    return _go(config, prepared, folder)
+
+
+def resume(folder: str | Path, overrides: Sequence[str] = ()) -> RunResult:
+    """Go on with the run in `folder` from its newest readable checkpoint, bit for bit.
+
+    A run that was killed before its first checkpoint starts again.
+
+    Raises:
+        ConfigError: no run there, or an override that would make it another run.
+        CheckpointError: checkpoints are there, but none can be read; or the data have changed.
+    """
+    path = Path(folder) / "config.yaml"
+    if not path.exists():
+        raise ConfigError(f"{folder}: no run to resume; it has no config.yaml.")
+    config = read_config(path, overrides)
+    if overrides:
+        (Path(folder) / "config.yaml").write_text(configuration.dump(config))
+    return _go(config, prepare(config), Path(folder))
+
+
+def read_config(path: Path, overrides: Sequence[str]) -> TrainConfig:
+    """The stored configuration with changes that leave it the same run."""
+    for text in overrides:
+        key = text.partition("=")[0]
+        if not any(key == allowed or key.startswith(allowed + ".") for allowed in MAY_CHANGE):
+            raise ConfigError(
+                f"{key}: a resumed run can change only {', '.join(MAY_CHANGE)}. "
+                "To train on with other settings, start a new run with start_from."
+            )
+    values = config_from_1(configuration.read(path))
+    return configuration.validate(TrainConfig, configuration.override(values, overrides))
+
+
+def new_folder(wanted: str | Path) -> Path:
+    """`wanted`, or the first of wanted-2, wanted-3, ... that does not exist; created."""
+    folder, count = Path(wanted), 2
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            folder = Path(f"{wanted}-{count}")
+            count += 1
+
+
+def _go(config: TrainConfig, prepared: Prepared, folder: Path) -> RunResult:
+    with ExitStack() as closing:
+        checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep_every_steps)
+        closing.callback(checkpoints.close)
+        loop = Loop(config, prepared, folder, checkpoints)
+        state, progress = loop.restore() if checkpoints.steps() else (loop.fresh, Progress())
+        done = int(state.step)
+        console = Console(config.steps, every=50, done=done)
+        closing.callback(console.close)
+        _introduce(console, prepared, folder, done)
+        trackers = _trackers(config, folder, done)
+        for tracker in trackers:
+            closing.callback(tracker.close)
+        stop = closing.enter_context(Interruption(config.checkpoint.time_limit_minutes))
+        outcome = loop.run(state, progress, trackers, console, stop)
+    if outcome.stopped in ("SIGTERM", "SIGINT", "time limit"):
+        figures = {"run": str(folder), "stopped": outcome.stopped, "step": outcome.step}
+        console.note("stopped at step {step} ({stopped}); go on with: janus-jax train --resume {run}".format(**figures))
+        return RunResult(folder, outcome.model, figures)
+    return _finish(config, prepared, folder, outcome)
+
+
+def _introduce(console: Console, prepared: Prepared, folder: Path, done: int) -> None:
+    for note in prepared.notes:
+        console.note(note)
+    start = f"going on after step {done}" if done else "starting"
+    console.note(
+        f"{bundle.parameter_count(prepared.model):,} parameters; batches of {prepared.capacity}; {start}, in {folder}"
+    )
+
+
+def _trackers(config: TrainConfig, folder: Path, done: int) -> list[Tracker]:
+    chosen: list[Tracker] = [JsonLines(folder / "metrics.jsonl", done)]
+    if config.tracking.csv:
+        chosen.append(Csv(folder, done))
+    if config.tracking.tensorboard:
+        chosen.append(TensorBoard(folder / "tensorboard", done))
+    if config.tracking.wandb_project:
+        chosen.append(WeightsAndBiases(config.tracking.wandb_project, folder, config.model_dump(mode="json")))
+    return chosen
+
+
+def _finish(config: TrainConfig, prepared: Prepared, folder: Path, outcome: Outcome) -> RunResult:
+    """Evaluate the best model, and write what a run leaves behind."""
+    start = time.perf_counter()
+    figures: dict[str, Any] = {"run": str(folder), "best_step": outcome.progress.best_step, "steps": outcome.step}
+    if outcome.stopped:
+        figures["ended_early"] = outcome.stopped
+    parts = {"validation": prepared.validation, "test": prepared.test}
+    for name, data in parts.items():
+        if data is None or not len(data):
+            continue
+        evaluation = evaluate(outcome.model, data, prepared.capacity)
+        evaluation.save(folder / "evaluation" / f"{name}.npz")
+        figures[name] = evaluation.metrics()
+        figures[f"{name}_by_element"] = evaluation.by_element()
+        for kind, group in (("config_type", data.config_type), ("dataset", data.dataset_name)):
+            groups = [group(index) for index in range(len(data))]
+            if len(set(groups)) > 1:
+                figures[f"{name}_by_{kind}"] = evaluation.by_group(groups)
+        worst.save(evaluation, data, folder / "evaluation" / f"worst_{name}.extxyz")
+        plots.parity(evaluation, folder / "plots" / f"parity_{name}.png", title=name)
+    figures["seconds"] = round(outcome.progress.seconds + time.perf_counter() - start, 1)
+    events = read_rows(folder / "events.jsonl")
+    figures["compilations"] = sum(row["event"] == "compilation" and row["what"] == "gradient" for row in events)
+    bundle.save(folder / bundle.MODEL_FILE, outcome.model, figures, prepared.data_hash)
+    (folder / "results.json").write_text(json.dumps(figures, indent=1) + "\n")
+    plots.learning_curves(read_rows(folder / "metrics.jsonl"), folder / "plots" / "learning_curve.png")
+    report.write(folder)
+    return RunResult(folder, outcome.model, figures)

@@ -1,0 +1,52 @@
+"""The structures a model does worst on: kept as structures, and drawn."""
+
+from pathlib import Path
+
+import numpy as np
+from ase import Atoms
+from ase.io import read, write
+
+from janus_jax.data.dataset import Dataset
+from janus_jax.train.evaluate import Evaluation
+
+COUNT = 6
+
+
+def save(evaluation: Evaluation, data: Dataset, path: Path) -> None:
+    """Write the COUNT structures with the largest force errors, worst first, with predictions and names."""
+    errors = evaluation.force_errors()
+    order = np.argsort(-np.nan_to_num(errors, nan=-1), kind="stable")[:COUNT]
+    starts = np.concatenate([[0], np.cumsum(evaluation.atoms)])
+    frames = []
+    for index in order:
+        if not np.isfinite(errors[index]):
+            continue
+        source, rows = data.frame(int(index)), slice(starts[index], starts[index + 1])
+        frame = Atoms(source.numbers, source.positions, cell=source.cell, pbc=source.pbc)
+        frame.info = {
+            "name": data.name(int(index)),
+            "config_type": data.config_type(int(index)) or "(none)",
+            "force_rmse_meV_per_angstrom": 1000 * float(errors[index]),
+            "energy_error_meV_per_atom": 1000 * float(evaluation.differences()["energy"][index]),
+        }
+        frame.new_array("force_error", evaluation.differences()["forces"][rows])
+        frames.append(frame)
+    if frames:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, frames, format="extxyz")
+
+
+def load(path: Path) -> list[Atoms]:
+    """What `save` wrote; empty if nothing was."""
+    return read(path, index=":", format="extxyz") if path.exists() else []  # pyright: ignore[reportReturnType]
+
+
+def draw(axis, frame: Atoms) -> None:
+    """A picture of a structure; atoms with large force errors are red."""
+    from ase.visualize.plot import plot_atoms
+    from matplotlib import colormaps
+
+    errors = np.linalg.norm(frame.arrays["force_error"], axis=1)
+    colors = colormaps["YlOrRd"](errors / max(errors.max(initial=0), 1e-12))
+    plot_atoms(frame, axis, radii=0.6, colors=colors[:, :3], rotation="-80x,15y,0z")
+    axis.set_axis_off()

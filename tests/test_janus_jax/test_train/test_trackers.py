@@ -1,0 +1,102 @@
+"""Numbers on their way out: files that survive a kill, CSV columns, the terminal, Weights & Biases."""
+
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from janus_jax.errors import MissingPackageError
+from janus_jax.train.console import Console
+from janus_jax.train.trackers import Csv, JsonLines, WeightsAndBiases, read_rows
+
+TRAIN = {
+    "train_loss": 1.5,
+    "train_energy_mae_meV_per_atom": 2.0,
+    "train_force_norm_meV_per_angstrom": 3.0,
+    "atoms_per_s": 4.0,
+}
+VALIDATION = {
+    "validation_loss": 1.0,
+    "validation_best": 1.0,
+    "validation_energy_mae_meV_per_atom": 2.5,
+    "validation_forces_mae_meV_per_angstrom": 30.5,
+}
+
+
+def test_rows_after_the_resumed_step_and_half_written_ones_are_dropped(tmp_path):
+    first = JsonLines(tmp_path / "m.jsonl")
+    for step in (1, 2, 3):
+        first.log(step, {"a": float("nan") if step == 1 else 1.0})
+    first.close()
+    with open(tmp_path / "m.jsonl", "a") as file:
+        file.write('{"step": 4, "a')
+    second = JsonLines(tmp_path / "m.jsonl", after=2)
+    second.log(3, {"a": 5.0})
+    second.close()
+    assert read_rows(tmp_path / "m.jsonl") == [{"step": 1, "a": None}, {"step": 2, "a": 1.0}, {"step": 3, "a": 5.0}]
+
+
+def test_csv_has_one_file_a_kind_and_goes_on_after_a_resume(tmp_path):
+    table = Csv(tmp_path)
+    for step in (1, 2, 3):
+        table.log(step, TRAIN)
+    table.log(3, VALIDATION)
+    table.close()
+    with open(tmp_path / "train.csv", "a") as file:
+        file.write("4,1.5")
+    table = Csv(tmp_path, after=2)
+    table.log(3, {**TRAIN, "train_loss": 9.0, "new": 1.0})
+    table.close()
+    rows = [line.split(",") for line in (tmp_path / "train.csv").read_text().splitlines()]
+    assert rows[0] == ["step", *TRAIN]
+    assert [row[:2] for row in rows[1:]] == [["1", "1.5"], ["2", "1.5"], ["3", "9.0"]]
+    assert len((tmp_path / "validation.csv").read_text().splitlines()) == 1  # step 3 is done again
+
+
+def test_plain_output_has_lines_and_a_terminal_a_table():
+    plain = io.StringIO()
+    console = Console(100, every=10, stream=plain)
+    for step in range(1, 21):
+        console.log(step, TRAIN)
+    console.log(20, VALIDATION)
+    console.close()
+    lines = plain.getvalue().splitlines()
+    assert [line.split()[1] for line in lines] == ["10/100", "20/100", "20"]
+    assert "F 30.50 meV/Å  best so far" in lines[-1]
+    assert "s left" in lines[1]
+
+
+def test_a_terminal_shows_a_table_of_validations(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    stream = io.StringIO()
+    console = Console(100, every=10, stream=stream)
+    assert console.live is not None
+    console.log(1, TRAIN)
+    console.log(50, VALIDATION)
+    console.close()
+    assert "validation loss" in stream.getvalue()
+    assert "best so far" in stream.getvalue()
+
+
+def test_weights_and_biases_gets_the_numbers_and_continues_its_run(tmp_path, monkeypatch):
+    with monkeypatch.context() as absent:
+        absent.setitem(sys.modules, "wandb", None)
+        with pytest.raises(MissingPackageError, match=r"janus-jax\[wandb\]"):
+            WeightsAndBiases("p", tmp_path, {})
+    calls = []
+
+    def init(**settings):
+        calls.append(settings)
+        return SimpleNamespace(id="abc", log=lambda n, step: calls.append((step, n)), finish=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    for _ in range(2):
+        tracker = WeightsAndBiases("p", tmp_path, {"steps": 3})
+        tracker.log(1, {"a": 2.0})
+        tracker.close()
+    assert [call["id"] for call in calls if isinstance(call, dict)] == [None, "abc"]
+    assert (1, {"a": 2.0}) in calls
+    assert json.dumps(calls[0]["config"]) == '{"steps": 3}'
