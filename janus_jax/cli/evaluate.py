@@ -14,6 +14,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax.cli._logging import to_stderr
     from janus_jax.cli.data import settings, summarized
     from janus_jax.data import batching, references
+    from janus_jax.data.convert import check_new
     from janus_jax.data.dataset import Dataset
     from janus_jax.data.sources import open_source
     from janus_jax.errors import DataError
@@ -21,6 +22,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax.train import evaluate, plots
 
     to_stderr()
+    if arguments.out:
+        check_new(arguments.out)
     model, source, config = bundle.load(arguments.model), open_source(arguments.file), settings(arguments.overrides)
     summary = summarized(source, model.cutoff, config, config.workers)
     if summary.problems:

@@ -49,17 +49,23 @@ def frames(source: Source, config: LabelConfig, indices: Iterable[int] | None = 
             raise error if str(error).startswith(name) else DataError(f"{name}: {error}.") from error
 
 
+def check_new(path: str | Path) -> Path:
+    """Raises DataError if structures cannot be written to `path`: it exists, or has an unknown suffix."""
+    path = Path(path)
+    if path.suffix not in FORMATS:
+        raise DataError(f"{path}: unknown suffix {path.suffix!r}; allowed: {', '.join(FORMATS)}.")
+    if path.exists():
+        raise DataError(f"{path}: exists already; give another name.")
+    return path
+
+
 def write_frames(path: str | Path, structures: Iterable[Atoms]) -> int:
     """Write structures to a new file whose suffix says the format; a few at a time. Returns how many.
 
     Raises:
         DataError: the file exists, or the suffix is none of FORMATS.
     """
-    path = Path(path)
-    if path.suffix not in FORMATS:
-        raise DataError(f"{path}: unknown suffix {path.suffix!r}; allowed: {', '.join(FORMATS)}.")
-    if path.exists():
-        raise DataError(f"{path}: exists already; give another name.")
+    path = check_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     partial.unlink(missing_ok=True)

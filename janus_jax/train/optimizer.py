@@ -75,7 +75,12 @@ def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
         )
     else:
         rate = _optax_schedule(config)
-    return lambda count: jnp.asarray(rate(jnp.asarray(count, jnp.float32)))  # optax mixes integers and floats
+
+    def of(count):
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes integers, booleans and floats
+            return jnp.asarray(rate(jnp.asarray(count, jnp.float32)))
+
+    return of
 
 
 def _optax_schedule(config: OptimizerConfig) -> optax.Schedule:
@@ -92,8 +97,9 @@ def _optax_schedule(config: OptimizerConfig) -> optax.Schedule:
         arguments["boundaries_and_scales"] = {int(k): float(v) for k, v in arguments["boundaries_and_scales"].items()}
     try:
         inspect.signature(make).bind(**arguments)
-        rate = make(**arguments)
-        rate(0)
+        with jax.numpy_dtype_promotion("standard"):
+            rate = make(**arguments)
+            rate(0)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"optimizer.schedule_arguments: optax.{config.schedule}: {error}; it takes {', '.join(takes)}."

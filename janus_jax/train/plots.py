@@ -95,7 +95,7 @@ def force_errors_figure(evaluation: Evaluation):
 
 def bars_figure(values: Mapping[str, float], label: str):
     """One horizontal bar a name, largest on top."""
-    figure, (axis,) = plotting.figure(1, width=6.0, height=0.6 + 0.3 * max(2, len(values)))
+    figure, (axis,) = plotting.figure(1, width=6.0, height=1.2 + 0.3 * len(values))
     names = sorted(values, key=lambda name: values[name])
     axis.barh(names, [values[name] for name in names])
     axis.set(xlabel=label)

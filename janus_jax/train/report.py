@@ -79,12 +79,19 @@ def compare(folders: Sequence[str | Path], path: str | Path) -> dict[str, Any]:
     head = [f"{part} {q}, {shown}" for part in ("validation", "test") for q, (_, shown) in QUANTITIES.items()]
     sections = {
         "MAE": _table(["run", *head, "seconds", "best step"], rows),
-        "Learning curves": _picture(plots.compare_figure({n: r["rows"] for n, r in runs.items()}), "curves"),
+        "Learning curves": _picture(plots.compare_figure(_short(runs)), "curves"),
         "Differing settings": _differences({name: run["config"] for name, run in runs.items()}),
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(_page(" and ".join(Path(name).name for name in runs), sections))
     return results
+
+
+def _short(runs: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows of each run by the name of its folder, or by its path where names are equal."""
+    names = [Path(path).name for path in runs]
+    return {name if names.count(name) == 1 else path[-40:]: run["rows"]
+            for name, (path, run) in zip(names, runs.items(), strict=True)}  # fmt: skip
 
 
 def _read(folder: Path) -> dict[str, Any]:

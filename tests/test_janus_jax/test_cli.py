@@ -67,7 +67,9 @@ def test_evaluate_prints_one_json_object_and_writes_predictions(model, tmp_path,
     mae = 1000 * np.mean([xx, yy, zz, yz, yz, xz, xz, xy, xy])
     np.testing.assert_allclose(figures["stress_mae_meV_per_angstrom3"], mae, rtol=1e-4)
     assert (tmp_path / "p.png").stat().st_size > 5000
-    assert main(arguments) == 0
+    assert main(arguments) == 2  # predictions are not overwritten
+    assert "exists already" in capsys.readouterr().err
+    assert main(arguments[:3]) == 0
     assert "meV/atom" in capsys.readouterr().out
 
 

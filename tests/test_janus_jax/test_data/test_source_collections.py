@@ -1,5 +1,6 @@
 """Folders, globs, lists, fairchem's shards with metadata.npz, conventions mixed, and reading in other processes."""
 
+import gc
 import os
 import pickle
 import shutil
@@ -128,6 +129,7 @@ def test_many_files_do_not_stay_open(tmp_path, suffix):
     put(tmp_path / f"set/0{suffix}", 5)
     for k in range(1, 80):
         shutil.copy(tmp_path / f"set/0{suffix}", tmp_path / f"set/{k}{suffix}")
+    gc.collect()  # sources of other tests
     before = len(os.listdir("/dev/fd"))
     source = open_source(tmp_path / "set")
     assert numbers(source) == [5] * 80
