@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from janus_jax.data import references, split
+from janus_jax.data import references, split, summary
 from janus_jax.data.sources import open_source
 from janus_jax.data.summary import FrameKeys, summarize
 from janus_jax.errors import DataError
@@ -94,27 +94,27 @@ def molecules(*formulas):
 
 def test_least_squares_finds_the_energies_that_explain_all(made, caplog):
     caplog.set_level(logging.INFO)
-    summary = made(molecules(("O H H", -13.0), ("O O", -20.0), ("H H", -3.0), ("C O O", -26.0)))
-    table = references.least_squares(summary, np.arange(4))
+    found = made(molecules(("O H H", -13.0), ("O O", -20.0), ("H H", -3.0), ("C O O", -26.0)))
+    table = references.least_squares(found, np.arange(4))
     assert table == pytest.approx({1: -1.5, 6: -6.0, 8: -10.0})
     assert all(type(energy) is float for energy in table.values())
     assert not caplog.records
-    assert references.least_squares(summary, np.array([1])) == pytest.approx({8: -10.0})
+    assert references.least_squares(found, np.array([1])) == pytest.approx({8: -10.0})
     # by hand: one O fixed at -9 leaves -4 for 2 H of water and -3 of hydrogen
-    fixed = references.least_squares(summary, np.array([0, 2]), {8: -9.0})
+    fixed = references.least_squares(found, np.array([0, 2]), {8: -9.0})
     assert fixed == pytest.approx({1: -1.75, 8: -9.0})
 
 
 def test_frequent_compositions_count_more(made):
-    summary = made(molecules(("H", -1.0), ("H", -1.0), ("H", -2.5), ("H H", -4.0)))
+    found = made(molecules(("H", -1.0), ("H", -1.0), ("H", -2.5), ("H H", -4.0)))
     # minimum of 2 (x+1)^2 + (x+2.5)^2 + (2x+4)^2 is at x = -(2 + 2.5 + 8) / 7
-    assert references.least_squares(summary, np.arange(4)) == pytest.approx({1: -12.5 / 7})
+    assert references.least_squares(found, np.arange(4)) == pytest.approx({1: -12.5 / 7})
 
 
 def test_what_compositions_do_not_fix_is_said(made, caplog):
     caplog.set_level(logging.INFO)
-    summary = made(molecules(("O H H", -12.0), ("O O H H H H", -24.0)))
-    table = references.least_squares(summary, np.arange(2))
+    found = made(molecules(("O H H", -12.0), ("O O H H H H", -24.0)))
+    table = references.least_squares(found, np.arange(2))
     assert table[8] + 2 * table[1] == pytest.approx(-12.0)
     assert (table[8], table[1]) == pytest.approx((-2.4, -4.8))  # the smallest solution
     assert "H, O" in caplog.text
@@ -131,9 +131,9 @@ def test_isolated_atoms_give_their_energies(made):
     text = molecules(("H", -1.0), ("H", -1.5), ("O", -9.0), ("H H", -3.0)) + "1\ncharge=1 energy=-20\nH 0 0 0\n"
     text += '1\nLattice="2 0 0 0 2 0 0 0 2" energy=-30\nH 0 0 0\n'
     text += '1\nLattice="2 0 0 0 2 0 0 0 2" config_type=isolated_atom energy=-1.25\nH 0 0 0\n1\n\nC 0 0 0\n'
-    summary = made(text)
-    assert references.isolated(summary).tolist() == [True, True, True, False, False, False, True, True]
-    assert references.isolated_energies(summary) == {1: -1.5, 8: -9.0}
+    found = made(text)
+    assert references.isolated(found).tolist() == [True, True, True, False, False, False, True, True]
+    assert references.isolated_energies(found) == {1: -1.5, 8: -9.0}
 
 
 def test_given_and_required_references():
@@ -146,15 +146,33 @@ def test_given_and_required_references():
 
 
 def test_absurd_references_are_warned_of(made, caplog):
-    summary = made(molecules(("H H", -3.0), ("O", -2000.0)) + molecules(("H", "NaN")))
-    assert references.check({1: -1.5, 8: -2000.0}, summary, np.arange(3)) == pytest.approx(0.0)
+    found = made(molecules(("H H", -3.0), ("O", -2000.0)) + molecules(("H", "NaN")))
+    assert references.check({1: -1.5, 8: -2000.0}, found, np.arange(3)) == pytest.approx(0.0)
     assert not caplog.records
-    assert references.check({1: -1.5, 8: 0.0}, summary, np.arange(3)) == pytest.approx(2000.0)
+    assert references.check({1: -1.5, 8: 0.0}, found, np.arange(3)) == pytest.approx(2000.0)
     assert "2000 eV per atom" in caplog.text
 
 
 def test_elements_of_usable_and_unusable_frames(made):
-    summary = made(molecules(("O H H", -1.0), ("C C", 1.0)))
-    assert summary.elements().tolist() == [1, 6, 8]
-    assert summary.elements(np.array([1])).tolist() == [6]
+    found = made(molecules(("O H H", -1.0), ("C C", 1.0)))
+    assert found.elements().tolist() == [1, 6, 8]
+    assert found.elements(np.array([1])).tolist() == [6]
     assert made("1\n\nH 0 0 zero\n").elements().tolist() == []
+
+
+def test_a_summary_made_in_parts_is_the_same(made, tmp_path, monkeypatch):
+    kinds = ["O H H", "C", "H H", "O H H", "C O", "C", "H H"]
+    text = "".join(
+        molecules((kind, -k)).replace("energy", f"config_type=type{k % 3} dataset=set{k // 4} energy")
+        for k, kind in enumerate(kinds)
+    )
+    whole = made(text)
+    monkeypatch.setenv("JANUS_JAX_CACHE", str(tmp_path / ".other"))
+    monkeypatch.setattr(summary, "CHUNK", 2)
+    parts = made(text)
+    assert parts.records.tobytes() == whole.records.tobytes()
+    assert (parts.compositions, parts.datasets) == (whole.compositions, ["set0", "set1"])
+    assert [parts.config_types[k] for k in parts.records["config_type"]] == [f"type{k % 3}" for k in range(7)]
+    assert [parts.compositions[k] for k in parts.records["composition"][4:6]] == [{6: 1, 8: 1}, {6: 1}]
+    assert parts.names == whole.names == {"energy=energy": 7}
+    assert made(text).records.tobytes() == whole.records.tobytes()  # from the cache
