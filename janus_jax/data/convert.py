@@ -1,17 +1,25 @@
 """Structures from any source to one convention: ASE's keys, eV and Å, tensile-positive stress."""
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from ase import Atoms
+from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.constraints import FixAtoms, FixCartesian
 from ase.db import connect
 from ase.io import write
+from ase.io.extxyz import key_val_dict_to_str, key_val_str_to_dict
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from janus_jax.data.labels import CANDIDATES, LabelConfig, read_labels
 from janus_jax.data.sources import aselmdb
+from janus_jax.data.sources.ase_files import ARRAYS, data_of
 from janus_jax.data.sources.base import Source
+from janus_jax.data.summary import fixed_atoms
 from janus_jax.errors import DataError
 
 FORMATS = (".xyz", ".extxyz", ".aselmdb", ".db")
@@ -27,7 +35,9 @@ def canonical(frame: Atoms, config: LabelConfig) -> Atoms:
     for name in names:
         result.info.pop(name, None)
         result.arrays.pop(name, None)
-    values = {"energy": labels.energy, "forces": labels.forces}
+    other = frame.calc.results if frame.calc is not None else {}
+    values = {key: value for key, value in other.items() if key in all_properties and key not in names}
+    values |= {"energy": labels.energy, "forces": labels.forces}
     values["stress"] = None if labels.stress is None else full_3x3_to_voigt_6_stress(labels.stress)
     known = {name: value for name, value in values.items() if value is not None}
     if known:
@@ -82,7 +92,7 @@ def _extxyz(path: Path, structures: Iterable[Atoms]) -> int:
     count, waiting = 0, []
     with open(path, "w") as file:
         for frame in structures:
-            waiting.append(frame)
+            waiting.append(_for_extxyz(frame))
             count += 1
             if len(waiting) == BATCH:
                 write(file, waiting, format="extxyz")
@@ -92,12 +102,47 @@ def _extxyz(path: Path, structures: Iterable[Atoms]) -> int:
     return count
 
 
+def _for_extxyz(frame: Atoms) -> Atoms:
+    """The frame with `info` and constraints in a form that ASE's writer and reader bring back unchanged.
+
+    Raises:
+        DataError: a text holds what the format has no way to write.
+    """
+    result = frame.copy()
+    result.calc = frame.calc
+    data = data_of(frame)
+    data.pop(ARRAYS, None)
+    result.info = {key: _writable(key, value) for key, value in data.items()}
+    held = {type(constraint) for constraint in frame.constraints}
+    if held == {FixAtoms, FixCartesian}:  # the writer looks at the first constraint only
+        full = [FixCartesian(k, (True, True, True)) for k in fixed_atoms(frame)]
+        partial = [c for c in frame.constraints if isinstance(c, FixCartesian) and not np.all(c.mask)]
+        result.set_constraint(full + partial)
+    return result
+
+
+def _writable(key: str, value: Any) -> Any:
+    if not isinstance(value, str) and value is not None:
+        return value
+    for form in (value, f"_JSON {json.dumps(value)}"):
+        if form is not None and form != "" and _survives(key, form, value):
+            return form
+    raise DataError(f"info {key!r} is {value!r}; extxyz cannot hold a line break or backslash, another format can")
+
+
+def _survives(key: str, form: str, value: str | None) -> bool:
+    try:
+        found = key_val_str_to_dict(key_val_dict_to_str({key: form}))
+    except ValueError:
+        return False
+    return found.keys() == {key} and type(found[key]) is type(value) and found[key] == value
+
+
 def _database(path: Path, structures: Iterable[Atoms]) -> int:
     count = 0
     with connect(path) as database:  # pyright: ignore[reportGeneralTypeIssues]
         for count, frame in enumerate(structures, 1):  # noqa: B007 (the last count is what is returned)
-            arrays = {n: a for n, a in frame.arrays.items() if n not in ("numbers", "positions")}
-            database.write(frame, data={**frame.info, **arrays})
+            database.write(frame, data=data_of(frame))
     return count
 
 

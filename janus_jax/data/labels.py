@@ -89,7 +89,9 @@ def read_labels(frame: Atoms, config: LabelConfig = LabelConfig()) -> Labels:
             continue
         assert name is not None
         values[label], names[label] = _numbers(value, label, name, len(frame)), name
-    if "stress" in values and frame.cell.rank < 3:  # a molecule has no volume
+    if "stress" in values and not has_volume(frame):
+        if (np.linalg.norm(frame.cell.array, axis=1) > 0).all():
+            raise DataError(f"{names['stress']} of a cell whose vectors lie in one plane means nothing")
         del values["stress"], names["stress"]
         unused["stress"] = (*unused.get("stress", ()), "stress of a frame without a full cell")
     energy, forces = values.get("energy"), values.get("forces")
@@ -102,6 +104,24 @@ def read_labels(frame: Atoms, config: LabelConfig = LabelConfig()) -> Labels:
     )
 
 
+def has_volume(frame: Atoms) -> bool:
+    """Whether there is a full cell: a molecule has none, and vectors in one plane make none."""
+    lengths = np.linalg.norm(frame.cell.array, axis=1)
+    return bool(frame.cell.volume > 1e-6 * lengths.prod()) if (lengths > 0).all() else False
+
+
+def full_stress(value: np.ndarray, name: str) -> np.ndarray:
+    """[3, 3] of 6 numbers (Voigt), 9, or [3, 3].
+
+    Raises:
+        DataError: it is not symmetric, beyond the noise that codes leave.
+    """
+    full = voigt_6_to_full_3x3_stress(value) if value.shape == (6,) else value.reshape(3, 3)
+    if np.abs(full - full.T).max() > ASYMMETRY * np.abs(full).max():
+        raise DataError(f"{name} is not symmetric: {full.tolist()}")
+    return (full + full.T) / 2
+
+
 def _find(frame: Atoms, label: str, name: str) -> Any:
     places = [frame.calc.results if frame.calc is not None else {}, frame.info]
     if label == "forces":
@@ -111,6 +131,8 @@ def _find(frame: Atoms, label: str, name: str) -> Any:
 
 def _numbers(value: Any, label: str, name: str, atoms: int) -> np.ndarray:
     try:
+        if np.asarray(value).dtype == bool:  # in extxyz, a key without a value is True
+            raise TypeError
         array = np.asarray(value, np.float64)
     except (TypeError, ValueError):
         raise DataError(f"{name} is not numeric: {str(value)[:60]!r}") from None
@@ -127,10 +149,7 @@ def _numbers(value: Any, label: str, name: str, atoms: int) -> np.ndarray:
 
 
 def _stress(value: np.ndarray, name: str, frame: Atoms, config: LabelConfig) -> np.ndarray:
-    full = voigt_6_to_full_3x3_stress(value) if value.shape == (6,) else value.reshape(3, 3)
-    if np.abs(full - full.T).max() > ASYMMETRY * np.abs(full).max():
-        raise DataError(f"{name} is not symmetric: {full.tolist()}")
-    full = (full + full.T) / 2
+    full = full_stress(value, name)
     virial = config.stress_is == "virial" or (config.stress_is == "auto" and "virial" in name.lower())
     full = -full * UNITS[config.energy_unit] / frame.cell.volume if virial else full * UNITS[config.stress_unit]
     return full if config.stress_sign == "tensile" else -full

@@ -82,13 +82,17 @@ def from_atoms(atoms: Atoms, cutoff: float, dataset: int = 0) -> AtomGraph:
 
     def info(key):
         value = atoms.info.get(key, 0)
+        if value is None:
+            value = 0
         try:
+            if isinstance(value, bool | np.bool_):
+                raise TypeError
             whole = int(value)
-        except (TypeError, ValueError):
+            if whole != float(value):
+                raise ValueError
+            return np.array([whole], np.int32)
+        except (TypeError, ValueError, OverflowError):
             raise StructureError(f"{key} is {value!r}, not an integer") from None
-        if whole != value:
-            raise StructureError(f"{key} is {value!r}, not an integer")
-        return np.array([whole], np.int32)
 
     return AtomGraph(
         positions=positions,

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 from ase import Atoms
+from ase.constraints import FixAtoms, FixCartesian
 from ase.data import covalent_radii
 
 from janus_jax.configuration import Section
 from janus_jax.data import cache
-from janus_jax.data.labels import LabelConfig, Labels, read_labels
+from janus_jax.data.labels import LabelConfig, Labels, has_volume, read_labels
 from janus_jax.data.neighbors import from_atoms
 from janus_jax.data.sources.base import Source, digest
 from janus_jax.errors import DataError, StructureError
@@ -79,7 +80,8 @@ class Summary:
 
     def elements(self, chosen: np.ndarray | slice = slice(None)) -> np.ndarray:
         """Atomic numbers in the chosen frames, ascending."""
-        used = np.unique(self.records["composition"][chosen])
+        rows = self.records[chosen]
+        used = np.unique(rows["composition"][rows["usable"]])
         return np.unique([number for k in used for number in self.compositions[k]]).astype(int)
 
 
@@ -164,9 +166,12 @@ def _describe(row: np.void, frame: Atoms, cutoff: float, keys: FrameKeys, tables
     for field, table, kind in zip(("composition", "config_type", "dataset"), tables, kinds, strict=True):
         row[field] = table.setdefault(kind, len(table))
     row["atoms"] = len(frame)
-    row["volume"] = frame.cell.volume if frame.cell.rank == 3 else np.nan
+    row["volume"] = frame.cell.volume if has_volume(frame) else np.nan
     row["fixed"] = len(fixed_atoms(frame))
-    content = [frame.numbers.tobytes(), *(np.round(x, 6).tobytes() for x in (frame.positions, frame.cell.array))]
+    content = [
+        frame.numbers.tobytes(),
+        *((np.round(x, 6) + 0.0).tobytes() for x in (frame.positions, frame.cell.array)),
+    ]
     row["structure"] = row["group"] = int(digest(*(part.hex() for part in content))[:16], 16)
     if keys.split is not None:
         if keys.split not in frame.info:
@@ -195,9 +200,11 @@ def _describe_labels(row: np.void, found: Labels, names: Counter[str]) -> None:
 
 def fixed_atoms(frame: Atoms) -> np.ndarray:
     """Indices of atoms that a constraint holds in all directions."""
-    from ase.constraints import FixAtoms
-
-    held = [constraint.index for constraint in frame.constraints if isinstance(constraint, FixAtoms)]
+    held = [
+        np.atleast_1d(constraint.index)
+        for constraint in frame.constraints
+        if isinstance(constraint, FixAtoms) or (isinstance(constraint, FixCartesian) and np.all(constraint.mask))
+    ]
     return np.unique(np.concatenate(held)).astype(int) if held else np.zeros(0, int)
 
 

@@ -12,10 +12,11 @@ import glob
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from ase import Atoms
 
 from janus_jax.data.sources import builtin
-from janus_jax.data.sources.ase_files import AseDatabase, AseFile
+from janus_jax.data.sources.ase_files import AseDatabase, AseFile, AseTrajectory
 from janus_jax.data.sources.aselmdb import AseLmdb
 from janus_jax.data.sources.base import Frames, Joined, Source, Subset
 from janus_jax.data.sources.extxyz import ExtxyzFile
@@ -23,7 +24,8 @@ from janus_jax.errors import DataError
 
 __all__ = ["AseLmdb", "ExtxyzFile", "Frames", "Joined", "Source", "Subset", "builtin", "open_source", "read_frames"]
 
-READERS = {".xyz": ExtxyzFile, ".extxyz": ExtxyzFile, ".aselmdb": AseLmdb, ".db": AseDatabase, ".traj": AseFile}
+METADATA = "metadata.npz"
+READERS = {".xyz": ExtxyzFile, ".extxyz": ExtxyzFile, ".aselmdb": AseLmdb, ".db": AseDatabase, ".traj": AseTrajectory}
 """Suffixes looked for in a folder. A single file with another suffix is left to ASE."""
 
 
@@ -35,18 +37,21 @@ def open_source(spec: str | Path | Sequence[str]) -> Source:
         UnknownNameError: a built-in set has no such split.
     """
     if not isinstance(spec, str | Path):
+        if not spec:
+            raise DataError("no source of structures is given; give a file, a folder, a glob or a built-in set.")
         parts = [open_source(one) for one in spec]
         return parts[0] if len(parts) == 1 else Joined(parts)
     if builtin.is_name(str(spec)) and not Path(spec).exists():
         return builtin.open_set(str(spec), ExtxyzFile)
     path = Path(spec)
     if path.is_dir():
-        files = sorted(f for f in path.rglob("*") if f.suffix in READERS and not f.name.startswith("."))
+        found = (file for file in path.rglob("*") if file.suffix in READERS and file.is_file())
+        files = sorted(file for file in found if not _hidden(file.relative_to(path)))
         if not files:
             raise DataError(f"{path}: no structures in this folder; looked for files ending in {', '.join(READERS)}.")
     elif not path.exists() and glob.has_magic(str(spec)):
         files = sorted(Path(match) for match in glob.glob(str(spec), recursive=True))
-        files = [file for file in files if file.is_file() and not file.name.endswith("-lock")]
+        files = [file for file in files if file.is_file() and not file.name.endswith(("-lock", METADATA))]
         if not files:
             raise DataError(f"{spec}: no file matches.")
     else:
@@ -54,6 +59,10 @@ def open_source(spec: str | Path | Sequence[str]) -> Source:
     source = Joined([_open_file(file) for file in files]) if len(files) > 1 else _open_file(files[0])
     _check_metadata(files, source)
     return source
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _open_file(path: Path) -> Source:
@@ -71,10 +80,8 @@ def _open_file(path: Path) -> Source:
 
 def _check_metadata(files: list[Path], source: Source) -> None:
     """fairchem keeps `natoms` of all shards of a folder in metadata.npz; another length means a missing shard."""
-    import numpy as np
-
     for folder in sorted({file.parent for file in files if file.suffix == ".aselmdb"}):
-        path = folder / "metadata.npz"
+        path = folder / METADATA
         if not path.exists():
             continue
         try:

@@ -5,7 +5,9 @@ read through fairchem's own package, which keeps files open across processes.
 """
 
 import os
+import threading
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,21 +19,48 @@ from ase.calculators.calculator import all_properties
 from ase.db.row import AtomsRow
 from ase.io.jsonio import decode, encode
 
-from janus_jax.data.sources.ase_files import atoms_of
+from janus_jax.data.sources.ase_files import atoms_of, data_of
 from janus_jax.data.sources.base import FileSource
 from janus_jax.errors import DataError
 
-_environments: dict[tuple[int, str], Any] = {}
+OPEN = 16
+"""Files kept open a process; the one not used for longest is closed for another."""
+
+_environments: OrderedDict[tuple, Any] = OrderedDict()
+_lock = threading.Lock()
 
 
-def _environment(path: Path):
-    """LMDB allows one handle a file and process."""
-    key = (os.getpid(), str(path.absolute()))
-    if key not in _environments:
-        _environments[key] = lmdb.open(
-            str(path), subdir=False, readonly=True, lock=False, readahead=False, meminit=False, max_readers=1024
-        )
-    return _environments[key]
+def _value(path: Path, key: str) -> bytes | None:
+    """The value of a key. LMDB allows one handle a file and process; a file made anew needs a new one."""
+    with _lock:
+        status = path.stat()
+        known = (os.getpid(), str(path.absolute()), status.st_ino, status.st_mtime_ns, status.st_size)
+        if known not in _environments:
+            for other in [other for other in _environments if other[:3:2] == known[:3:2] or other[1] == known[1]]:
+                _close(other)
+            while len(_environments) >= OPEN:
+                _close(next(iter(_environments)))
+            _environments[known] = _opened(path, status.st_size)
+        _environments.move_to_end(known)
+        with _environments[known].begin() as transaction:
+            return transaction.get(key.encode())
+
+
+def _close(key: tuple) -> None:
+    environment = _environments.pop(key)
+    if key[0] == os.getpid():  # what was inherited by a fork is the parent's
+        environment.close()
+
+
+def _opened(path: Path, size: int):
+    environment = lmdb.open(
+        str(path), subdir=False, readonly=True, lock=False, readahead=False, meminit=False, max_readers=1024
+    )
+    needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    if size < needed:  # reading beyond the end of a mapped file would kill the process
+        environment.close()
+        raise OSError(f"the file has {size} bytes, {needed} are needed: it is cut off")
+    return environment
 
 
 class AseLmdb(FileSource):
@@ -41,14 +70,13 @@ class AseLmdb(FileSource):
         self.path = Path(path)
         try:
             last = self._get("nextid") or 1
-            deleted = self._get("deleted_ids") or []
+            deleted = self._get("deleted_ids")
         except Exception as error:
             raise DataError(f"{path}: not an aselmdb file ({type(error).__name__}: {error}).") from error
-        self.ids = np.setdiff1d(np.arange(1, int(last)), np.asarray(deleted, np.int64))
+        self.ids = np.setdiff1d(np.arange(1, int(last)), np.asarray([] if deleted is None else deleted, np.int64))
 
     def _get(self, key: str) -> Any:
-        with _environment(self.path).begin() as transaction:
-            value = transaction.get(key.encode())
+        value = _value(self.path, key)
         return None if value is None else decode(zlib.decompress(value).decode())
 
     def __len__(self) -> int:
@@ -97,9 +125,7 @@ def _row(atoms: Atoms) -> dict[str, Any]:
     row = AtomsRow(atoms)
     skipped = {"id", "constraints", "data"}
     values = {key: row[key] for key in row.__dict__ if key[0] != "_" and key not in row._keys and key not in skipped}
-    values |= {"cell": np.asarray(atoms.cell.array), "data": dict(atoms.info), "key_value_pairs": {}, "mtime": 0.0}
-    own = {"numbers", "positions", "tags", "momenta", "masses", "magmoms", "charges", "initial_magmoms"}
-    values["data"] |= {name: array for name, array in atoms.arrays.items() if name not in own}
+    values |= {"cell": np.asarray(atoms.cell.array), "data": data_of(atoms), "key_value_pairs": {}, "mtime": 0.0}
     if atoms.constraints:
         values["constraints"] = [constraint.todict() for constraint in atoms.constraints]
     return values

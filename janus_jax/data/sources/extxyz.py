@@ -5,18 +5,17 @@ as 9, and an error names the frame and the line it starts at.
 """
 
 import io
-import os
-import weakref
+import re
 from collections import deque
-from functools import cached_property
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from ase import Atoms
 from ase.io.extxyz import key_val_str_to_dict, read_xyz
-from ase.stress import voigt_6_to_full_3x3_stress
 
+from janus_jax.data.labels import full_stress
 from janus_jax.data.sources.base import FileSource
 from janus_jax.errors import DataError
 
@@ -34,17 +33,14 @@ class ExtxyzFile(FileSource):
     def __getstate__(self):
         return {"path": self.path, "offsets": self.offsets, "lines": self.lines}
 
-    @cached_property
-    def _descriptor(self) -> int:
-        descriptor = os.open(self.path, os.O_RDONLY)
-        weakref.finalize(self, os.close, descriptor)
-        return descriptor
-
     def __getitem__(self, index: int) -> Atoms:
         start, end = int(self.offsets[index]), int(self.offsets[index + 1])
-        text = os.pread(self._descriptor, end - start, start)  # no file position: safe with threads
         try:
-            return next(read_xyz(io.StringIO(text.decode()), index=0, properties_parser=_properties))
+            with open(self.path, "rb") as file:  # not kept open: a folder may have more files than a process may open
+                file.seek(start)
+                text = file.read(end - start).decode()
+            _check_columns(text)
+            return next(read_xyz(io.StringIO(text), index=0, properties_parser=_properties))
         except Exception as error:
             reason = f"{error}" or type(error).__name__
             raise DataError(f"{self.name(index)} (line {self.lines[index] + 1}): {reason}.") from error
@@ -80,28 +76,77 @@ def _scan(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def _properties(line: str) -> dict:
     """ASE's parser of the comment line, without its demand that stress and virial have nine numbers."""
-    hidden = {"stress": "janus_hidden_stress", "virial": "janus_hidden_virial"}
-    words = line
-    for name, other in hidden.items():
-        words = _rename(words, name, other)
-    values = key_val_str_to_dict(words)
-    for name, other in hidden.items():
+    values = key_val_str_to_dict(_renamed(line, HIDDEN))
+    for name, other in HIDDEN.items():
         if other not in values:
             continue
         value = np.asarray(values.pop(other))
         if value.shape not in ((6,), (9,)) or value.dtype.kind not in "if":
             raise ValueError(f"{name} must be 6 or 9 numbers, found {value.tolist()!r}")
-        full = voigt_6_to_full_3x3_stress(value) if value.shape == (6,) else value.reshape(3, 3)
-        values[name] = np.asarray(full, float)
+        values[name] = full_stress(value.astype(float), name)
+    pbc = np.asarray(values.get("pbc", True))
+    if pbc.shape not in ((), (3,)) or not np.isin(pbc, (0, 1)).all():
+        raise ValueError(f"pbc must be T or F, once or three times, found {pbc.tolist()!r}")
     return values
 
 
-def _rename(line: str, key: str, other: str) -> str:
-    """`key=` at the start of the line or after white space becomes `other=`."""
-    for separator in ("", " ", "\t"):
-        wanted = f"{separator}{key}="
-        if separator == "" and line.startswith(wanted):
-            line = f"{other}=" + line[len(wanted) :]
-        elif separator:
-            line = line.replace(wanted, f"{separator}{other}=")
-    return line
+EMPTY = re.compile(r"""(""|''|)(?=\s*$|\s+[^\s="'{\[]+=)""")
+"""A value that is not there: ASE would read the next field as the value."""
+HIDDEN = {"stress": "janus_hidden_stress", "virial": "janus_hidden_virial"}
+
+
+def _renamed(line: str, names: Mapping[str, str]) -> str:
+    """The line with keys renamed and empty values spelt out; what stands in quotes or brackets is left alone."""
+    result, closing, start, k = [], "", True, 0
+    while k < len(line):
+        for name, other in names.items():
+            if start and not closing and line.startswith(f"{name}=", k):
+                result.append(other)
+                k += len(name)
+        char = line[k]
+        result.append(char)
+        if char == "\\" and k + 1 < len(line):
+            result.append(line[k + 1])
+            k += 1
+        elif char == "=" and not closing and (empty := EMPTY.match(line, k + 1)):
+            result.append('"_JSON \\"\\""')
+            k += len(empty.group())
+        elif closing:
+            closing = "" if char == closing else closing
+        else:
+            closing = {"'": "'", '"': '"', "{": "}", "[": "]"}.get(char, "")
+        start = char.isspace() and not closing
+        k += 1
+    return "".join(result)
+
+
+def _check_columns(text: str) -> None:
+    """Raises ValueError, naming column and atom, for what ASE would misread or report without its column."""
+    count, comment, *rows = text.splitlines()
+    match = re.search(r"Properties=(\S+)", comment)
+    fields = (match.group(1) if match else "species:S:1:pos:R:3").strip("\"'").split(":")
+    if len(fields) % 3:
+        raise ValueError(f"Properties={':'.join(fields)} is not made of name:type:columns")
+    kinds = [(name, kind) for name, kind, n in zip(*[iter(fields)] * 3, strict=True) for _ in range(int(n))]
+    logical = [k for k, (_, kind) in enumerate(kinds) if kind == "L"]
+    numeric = [k for k, (_, kind) in enumerate(kinds) if kind in "RI"]
+    for atom, row in enumerate(rows[: int(count)]):
+        words = row.split()
+        if len(words) < len(kinds):
+            raise ValueError(f"atom {atom} has {len(words)} columns, {len(kinds)} are expected")
+        for k in logical:
+            if words[k] not in ("T", "F", "True", "False"):
+                raise ValueError(f"{kinds[k][0]} of atom {atom} is {words[k]!r}; allowed: T or F")
+        try:
+            list(map(float, [words[k] for k in numeric]))
+        except ValueError:
+            wrong = next(k for k in numeric if not _is_number(words[k]))
+            raise ValueError(f"{kinds[wrong][0]} of atom {atom} is {words[wrong]!r}, not a number") from None
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
