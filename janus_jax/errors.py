@@ -93,3 +93,7 @@ class CheckpointError(JanusError, RuntimeError):
 
     def __init__(self, path, reason: str):
         super().__init__(f"{path}: {reason}.")
+
+
+class ScheduleError(JanusError, ValueError):
+    """A schedule that cannot be made, read or run; names device and position where it applies."""

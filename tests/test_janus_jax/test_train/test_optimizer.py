@@ -51,7 +51,7 @@ def update_once(gradient_scale, ema_decay=0.9, **changes):
 
 
 def test_update_is_optax_adamw_behind_a_clip():
-    _trainer, state, new, report = update_once(100.0, clip_norm=1.0, weight_decay=0.1)
+    _trainer, state, new, report = update_once(100.0, method="adamw", clip_norm=1.0, weight_decay=0.1)
     gradient = jax.tree.map(lambda x: 100.0 * jnp.ones_like(x), state.params)
     norm = float(optax.tree.norm(gradient))
     np.testing.assert_allclose(report.gradient_norm, norm, rtol=1e-5)
@@ -158,7 +158,9 @@ def test_average_is_optax_ema_once_it_is_old_enough():
 
 
 def test_frozen_parameters_stay_and_take_no_part_in_clipping():
-    _, state, new, _ = update_once(100.0, clip_norm=1.0, weight_decay=0.5, freeze=("blocks.*", "head.*"))
+    _, state, new, _ = update_once(
+        100.0, method="adamw", clip_norm=1.0, weight_decay=0.5, freeze=("blocks.*", "head.*")
+    )
     names = {optimizer.name_of_leaf(path): leaf for path, leaf in jax.tree.leaves_with_path(state.params)}
     after = {optimizer.name_of_leaf(path): leaf for path, leaf in jax.tree.leaves_with_path(new.params)}
     held = {name for name in names if name.startswith(("blocks.", "head."))}
@@ -176,3 +178,42 @@ def test_frozen_parameters_stay_and_take_no_part_in_clipping():
         updates, _ = reference.update(gradient, reference.init(free), free)
     for name, leaf in optax.apply_updates(free, updates).items():
         np.testing.assert_allclose(leaf, after[name], rtol=1e-5, atol=1e-7)
+
+
+def named(tree):
+    return {optimizer.name_of_leaf(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def test_muon_takes_the_weight_matrices_and_adamw_the_rest():
+    _, state, new, _ = update_once(1e-3, method="muon", learning_rate=0.01, weight_decay=0.1)
+    before, after = named(state.params), named(new.params)
+    config = OptimizerConfig(learning_rate=0.01, weight_decay=0.1)
+    reference = optax.contrib.muon(optimizer.schedule(config, 10), weight_decay=0.1, consistent_rms=0.2)
+
+    def alone(matrix):
+        with jax.numpy_dtype_promotion("standard"):
+            gradient = {"w": 1e-3 * jnp.ones_like(matrix)}
+            update, _ = reference.update(gradient, reference.init({"w": matrix}), {"w": matrix})
+        return matrix + update["w"]
+
+    plain, stack = "blocks.0.edge_wise.so2_conv_1.fc_m0.weight", "blocks.0.atom_wise.so3_linear_1.weight"
+    np.testing.assert_allclose(after[plain], alone(before[plain].T).T, rtol=1e-4, atol=1e-6)
+    for degree in range(before[stack].shape[0]):
+        np.testing.assert_allclose(after[stack][degree], alone(before[stack][degree].T).T, rtol=1e-4, atol=1e-6)
+    rest = ("sphere_embedding.weight", "head.energy_block.4.weight", "norm.affine_weight", "head.energy_block.0.bias")
+    adam = optax.adamw(optimizer.schedule(config, 10), weight_decay=0.1, mask=optimizer.decays, nesterov=True)
+    with jax.numpy_dtype_promotion("standard"):
+        gradient = jax.tree.map(lambda x: 1e-3 * jnp.ones_like(x), state.params)
+        updates, _ = adam.update(gradient, adam.init(state.params), state.params)
+    other = named(optax.apply_updates(state.params, updates))
+    for name in rest:
+        np.testing.assert_allclose(after[name], other[name], rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("method", ["muon", "adamw", "amsgrad"])
+def test_every_method_descends_and_freezes(method):
+    _, state, new, report = update_once(1.0, method=method, weight_decay=0, freeze=("head.*",))
+    before, after = named(state.params), named(new.params)
+    assert bool(report.finite)
+    for name, leaf in before.items():
+        assert (leaf == after[name]).all() if name.startswith("head.") else (after[name] <= leaf).all(), name

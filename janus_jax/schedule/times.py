@@ -1,0 +1,101 @@
+"""How long phases take: numbers for the simulator, and the paper's measurements."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from janus_jax.errors import ScheduleError, UnknownNameError
+
+PAPER = {
+    "UMA-1.2B": {"FE": 1.0, "FF": 1.43, "BE": 1.66, "BF": 3.12},
+    "UMA-2.3B": {"FE": 1.0, "FF": 1.49, "BE": 1.68, "BF": 3.27},
+    "eSEN-100M": {"FE": 1.0, "FF": 1.60, "BE": 1.61, "BF": 3.32},
+    "eSEN-220M": {"FE": 1.0, "FF": 2.31, "BE": 2.58, "BF": 4.76},
+}
+"""Table 5 of the JanusPipe paper, FE = 1."""
+
+FOUR = ("FE", "FF", "BF", "BE")
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseTimes:
+    """Time of each phase for each stage and micro-batch.
+
+    Attributes:
+        phases: FE, FF, BF, BE in any unit.
+        parts: BFt as a part of time, BEh as a part of time, in the same unit; BFr and BEw are the rest.
+            By default BFt takes as long as FE, and BEh 0.55 of BE.
+        stage, micro: factors [stages], [micro-batches] for uneven stages and graphs; None: 1.
+    """
+
+    phases: Mapping[str, float]
+    parts: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    stage: tuple[float, ...] | None = None
+    micro: tuple[float, ...] | None = None
+
+    def __post_init__(self):
+        for op in self.phases:
+            if op not in FOUR:
+                raise UnknownNameError("phase in times", op, FOUR)
+        missing = [op for op in FOUR if op not in self.phases]
+        if missing:
+            raise ScheduleError(f"times: {', '.join(missing)} missing; give all of {', '.join(FOUR)}")
+        for op in self.parts:
+            if op not in ("BFt", "BEh"):
+                raise UnknownNameError("part in split", op, ("BFt", "BEh"))
+        values = [*self.phases.values(), *self.parts.values(), *(self.stage or ()), *(self.micro or ())]
+        if not all(np.isfinite(value) and value > 0 for value in values):
+            raise ScheduleError(f"times must be positive numbers, got {dict(self.phases)} {dict(self.parts)}")
+        for part, whole in (("BFt", "BF"), ("BEh", "BE")):
+            if part in self.parts and self.parts[part] >= self.phases[whole]:
+                given = f"{part}={self.parts[part]:g}, {whole}={self.phases[whole]:g}"
+                raise ScheduleError(f"split: {part} is a part of {whole} and must be shorter; got {given}")
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """Time by operation, parts included, for factors of 1."""
+        fe, bf, be = (self.phases[op] for op in ("FE", "BF", "BE"))
+        tangent = self.parts.get("BFt", min(fe, 0.5 * bf))
+        first = self.parts.get("BEh", 0.55 * be)
+        return {**self.phases, "FE*": fe, "BFt": tangent, "BFr": bf - tangent, "BEh": first, "BEw": be - first}
+
+    def of(self, op: str, stage: int, micro: int) -> float:
+        """Time of one computation."""
+        factor = (1.0 if self.stage is None else self.stage[stage]) * (1.0 if self.micro is None else self.micro[micro])
+        return self.costs_cached[op] * factor
+
+    @property
+    def costs_cached(self) -> dict[str, float]:
+        cached = self.__dict__.get("_costs")
+        if cached is None:
+            object.__setattr__(self, "_costs", cached := self.costs)
+        return cached
+
+    def total(self, stages: int, micro_batches: int, *, recompute: bool = False) -> float:
+        """Time of all computations of a step."""
+        stage = sum(self.stage) if self.stage is not None else stages
+        micro = sum(self.micro) if self.micro is not None else micro_batches
+        return stage * micro * (sum(self.phases.values()) + recompute * self.phases["FE"])
+
+    def check(self, stages: int, micro_batches: int) -> None:
+        """Raises ScheduleError if the factors are not for this many stages and micro-batches."""
+        for name, factors, count in (("stage", self.stage, stages), ("micro-batch", self.micro, micro_batches)):
+            if factors is not None and len(factors) != count:
+                raise ScheduleError(f"times: {len(factors)} {name} factors for {count}")
+
+
+def paper(model: str) -> PhaseTimes:
+    """Table 5's times of one model.
+
+    Raises:
+        UnknownNameError: not one of its four models.
+    """
+    if model not in PAPER:
+        raise UnknownNameError("model of Table 5", model, PAPER)
+    return PhaseTimes(PAPER[model])
+
+
+TYPICAL = PhaseTimes(PAPER["UMA-1.2B"])
+"""Used where an order in time is needed and no times are given."""
+UNIT = PhaseTimes(dict.fromkeys(FOUR, 1.0))
