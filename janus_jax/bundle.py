@@ -34,7 +34,6 @@ def _from_1(header: dict[str, Any]) -> dict[str, Any]:
         "format": 2,
         "cutoff_angstrom": header["model"]["cutoff_angstrom"],
         "elements": [chemical_symbols[int(number)] for number in sorted(header["references_eV"], key=int)],
-        "precision": None,
         "data_hash": None,
         "versions": {},
         "summary": summary,
@@ -87,7 +86,8 @@ def find(path: str | os.PathLike) -> Path:
     path = Path(path)
     file = path / MODEL_FILE if path.is_dir() else path
     if not file.exists():
-        inside = f"no {MODEL_FILE} in this folder; training writes it when it ends" if path.is_dir() else "no such file"
+        missing = f"no {MODEL_FILE} in this folder; training writes it at its first validation"
+        inside = missing if path.is_dir() else "no such file"
         raise ModelFileError(path, inside)
     return file
 
@@ -107,8 +107,11 @@ def load(path: str | os.PathLike, dtype: DTypeLike | None = None) -> Potential:
     Raises:
         ModelFileError: not a model file, damaged, or of a newer format.
         StateMismatchError: the weights do not fit the stored architecture.
+        ConfigError: the weights are float64 and JAX is in its 32-bit mode; give `dtype`, or JAX_ENABLE_X64=1.
     """
     header, weights = _open(find(path))
+    if dtype is None:
+        convert.check_precision(header["precision"])
     config_class, model_class = POTENTIALS[header["model"]["name"]]
     references = tuple(sorted((int(number), float(e)) for number, e in header["references_eV"].items()))
     config = config_class.model_validate(header["model"])
@@ -134,6 +137,8 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise ModelFileError(path, f"written by a newer version (format {header['format']}, this one reads {FORMAT})")
     while header["format"] < FORMAT:
         header = MIGRATIONS[header["format"]](header)
+    kinds = {str(array.dtype) for array in weights.values()}
+    header["precision"] = "float64" if "float64" in kinds else "float32"
     return header, weights
 
 

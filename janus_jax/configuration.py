@@ -18,6 +18,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from janus_jax.errors import ConfigError
 
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple(sorted((key, _hashable(item)) for key, item in value.items()))
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
+
+
 UNION_MEMBER = re.compile(r"^(str|int|float|bool|(tuple|list|dict|literal|constrained|function).*)$")
 
 
@@ -25,6 +32,10 @@ class Section(BaseModel):
     """Base of all sections: immutable, unknown keys refused, attribute docstrings kept for templates."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def __hash__(self) -> int:
+        """Mappings hash as their items, so that every configuration is hashable."""
+        return hash((type(self), *map(_hashable, self.__dict__.values())))
 
 
 def load[C: BaseModel](schema: type[C], path: str | Path | None = None, overrides: Sequence[str] = ()) -> C:
@@ -48,7 +59,7 @@ def override(values: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
 def validate[C: BaseModel](schema: type[C], values: dict[str, Any]) -> C:
     """The configuration with these values; errors as in `load`."""
     try:
-        return schema.model_validate(values)
+        return schema.model_validate(_filled(schema, values))
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(schema, error.errors()))) from None
 
@@ -83,7 +94,8 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """`base` with `changes`; sections are merged, values and lists replaced."""
     result = dict(base)
     for key, value in changes.items():
-        below = result.get(key) if isinstance(result.get(key), dict) else {}
+        below = result.get(key)
+        below = below if isinstance(below, dict) else {}
         result[key] = merged(below, value) if isinstance(value, dict) else value
     return result
 
@@ -94,20 +106,45 @@ def _override(values: dict[str, Any], text: str) -> None:
         raise ConfigError(f"Override {text!r} is not of the form dotted.key=value.")
     *path, last = key.split(".")
     for part in path:
-        values = values.setdefault(part, {})
+        if values.get(part) is None:
+            values[part] = {}
+        values = values[part]
         if not isinstance(values, dict):
             raise ConfigError(f"Override {text!r}: {part} is a value, not a section.")
     try:
         values[last] = yaml.load(value, _Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"Override {text!r}: the value is not valid YAML: {error}") from error
+    except yaml.YAMLError:
+        if value[:1] in "[{":
+            raise ConfigError(f"Override {text!r}: the value is not a YAML list or mapping.") from None
+        values[last] = value  # such as data.train=*.xyz, which YAML takes for an alias
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 with one repair: 1e-3 is a number, not a string."""
+    """YAML 1.1 with repairs: 1e-3 is a number, and no key may be given twice."""
 
 
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    """A mapping; a key given twice is an error, not the last one."""
+    keys = [key.value for key, _ in node.value]
+    twice = [key for key in keys if keys.count(key) > 1]
+    if twice:
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: {twice[0]!r} is given twice")
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), "-+0123456789")
+
+
+def _filled(schema: type[BaseModel], values: dict[str, Any]) -> dict[str, Any]:
+    """Sections left empty in YAML are null there; they mean their defaults."""
+    result = {}
+    for key, value in values.items():
+        section = section_of(schema.model_fields[key].annotation) if key in schema.model_fields else None
+        if section is not None and value is None:
+            value = {}
+        result[key] = _filled(section, value) if section is not None and isinstance(value, dict) else value
+    return result
 
 
 def _explain(schema: type[BaseModel], problems: Sequence[Any]) -> list[str]:

@@ -56,8 +56,6 @@ def export(
     if weights == "raw" or step is not None:
         potential = from_checkpoint(Path(model), potential, weights, step)
     if precision is not None:
-        if precision == "float64":
-            jax.config.update("jax_enable_x64", True)
         potential = convert.cast(potential, precision)
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".janus":

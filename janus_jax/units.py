@@ -1,3 +1,10 @@
 """Units. Inside: eV, Å, amu, fs at the interfaces; stress eV/Å^3, tensile positive (ASE sign)."""
 
 MEV_PER_EV = 1000.0
+
+QUANTITIES = {
+    "energy": ("meV_per_atom", "meV/atom"),
+    "forces": ("meV_per_angstrom", "meV/Å"),
+    "stress": ("meV_per_angstrom3", "meV/Å^3"),
+}
+"""What errors are reported of: unit in the names of figures, unit for people."""

@@ -2,11 +2,7 @@
 
 from typing import Any
 
-UNITS = {
-    "energy": ("meV_per_atom", "meV/atom"),
-    "forces": ("meV_per_angstrom", "meV/Å"),
-    "stress": ("meV_per_angstrom3", "meV/Å^3"),
-}
+from janus_jax.units import QUANTITIES
 
 
 def show_metrics(parts: dict[str, dict[str, Any]]) -> None:
@@ -22,7 +18,7 @@ def show_metrics(parts: dict[str, dict[str, Any]]) -> None:
                 metrics[f"{name}_labels"],
             ]
             for part, metrics in parts.items()
-            for name, (key, unit) in UNITS.items()
+            for name, (key, unit) in QUANTITIES.items()
         ],
     )
 

@@ -1,6 +1,7 @@
 """`janus-jax data ...`: inspect, split and convert data; label and sample structures with GFN-xTB."""
 
 import argparse
+import glob
 import json
 import os
 from pathlib import Path
@@ -17,12 +18,27 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return actions[arguments.action](arguments)
 
 
+ALLOWED = ("labels.", "keys.", "dataset=", "bad_frames=", "train_on_fixed_atoms=")
+
+
 def settings(overrides: list[str]):
-    """Label and frame keys from `labels.energy=...` and `keys.split=...` on the command line."""
+    """Label and frame keys from `labels.energy=...` and `keys.split=...`, with or without `data.` before them."""
     from janus_jax import configuration
     from janus_jax.train.config import DataConfig
 
-    return configuration.load(DataConfig, None, overrides)
+    texts = [text.removeprefix("data.") for text in overrides]
+    for text in texts:
+        if not text.startswith(ALLOWED):
+            raise ConfigError(f"{text}: allowed here are {', '.join(key.rstrip('=') + '...' for key in ALLOWED)}")
+    return configuration.load(DataConfig, None, texts)
+
+
+def files_and_settings(arguments: list[str]):
+    """(files, label and frame keys) of a command line that takes several files."""
+    files = [text for text in arguments if "=" not in text or Path(text).exists()]
+    if not files:
+        raise ConfigError("give at least one file, folder, glob or built-in set")
+    return files, settings([text for text in arguments if text not in files])
 
 
 def summarized(source, cutoff: float, config, workers: int):
@@ -43,10 +59,11 @@ def inspect(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax.data import inspection
     from janus_jax.data.sources import open_source
 
-    source = open_source(arguments.file)
-    summary = summarized(source, arguments.cutoff, settings(arguments.overrides), arguments.workers)
+    files, config = files_and_settings(arguments.arguments)
+    source = open_source(files)
+    summary = summarized(source, arguments.cutoff, config, arguments.workers)
     found = inspection.suspicions(source, summary)
-    name = Path(arguments.file.replace("*", "_").replace(":", "_")).stem or "data"
+    name = Path(files[0].replace("*", "_").replace(":", "_")).stem or "data"
     plot = Path(arguments.plot or f"{name}.inspect.png")
     inspection.draw(summary, plot)
     return {
@@ -60,22 +77,29 @@ def inspect(arguments: argparse.Namespace) -> dict[str, Any]:
 def split(arguments: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
-    from janus_jax.data import convert, split
+    from janus_jax.data import convert, references, split
     from janus_jax.data.sources import open_source
 
     fractions = arguments.fractions
     if any(f <= 0 for f in fractions) or sum(fractions) > 1 + 1e-9 or len(fractions) > 3:
         raise ConfigError(f"--fractions: {fractions}; give two or three positive numbers that add up to at most 1.")
-    source, config = open_source(arguments.file), settings(arguments.overrides)
-    records = summarized(source, 0.1, config, arguments.workers).records
-    part = split.assign(records["group"], [*fractions, 1 - sum(fractions)], arguments.seed)
-    stem = Path(arguments.file).with_suffix("")
-    out, result = Path(arguments.out or f"{stem}-split"), {}
+    files, config = files_and_settings(arguments.arguments)
+    source = open_source(files)
+    summary = summarized(source, 5.0, config, arguments.workers)
+    rest = 1 - sum(fractions)
+    shares = [*fractions, rest] if rest > 1e-9 else fractions
+    part = split.assign(summary.records["group"], shares, arguments.seed)
+    part[references.isolated(summary)] = 0  # training looks for reference energies in its own file
+    plain = len(files) == 1 and not glob.has_magic(files[0])
+    out = Path(arguments.out or (f"{Path(files[0]).with_suffix('')}-split" if plain else "split"))
+    result: dict[str, Any] = {}
     suffix = arguments.suffix
     for k, name in enumerate(("train", "validation", "test")[: len(fractions)]):
         chosen = np.flatnonzero(part == k)
         path = out / f"{name}{suffix}"
         result[name] = {"out": str(path), "structures": convert.write_frames(path, (source[int(i)] for i in chosen))}
+    if (left := int((part == len(fractions)).sum())) > 0:
+        result["left_over"] = {"out": "no file (the fractions add up to less than 1)", "structures": left}
     return result
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from janus_jax.cli._tables import show_metrics
+from janus_jax.cli.train import exit_code as exit_code
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:

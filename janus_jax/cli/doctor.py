@@ -1,26 +1,10 @@
 """`janus-jax doctor`: what a bug report needs."""
 
 import argparse
-import importlib.metadata
 import importlib.util
-import platform
 from pathlib import Path
 from typing import Any
 
-PACKAGES = (
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "e3nn-jax",
-    "jax-md",
-    "orbax-checkpoint",
-    "numpy",
-    "ase",
-    "vesin",
-    "pydantic",
-    "tblite",
-)
 OURS = ("janus_jax", "md", "partition", "pallas_kernels")
 
 
@@ -28,13 +12,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     import jax
 
     import janus_jax
+    from janus_jax.versions import versions
 
-    versions = {"janus-jax": janus_jax.__version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
     home = Path(janus_jax.__file__).parent.parent
     shadowed = {}
     for name in OURS:
@@ -43,7 +22,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         if place != home:
             shadowed[name] = str(place)
     return {
-        "versions": versions,
+        "versions": versions(),
         "backend": jax.default_backend(),
         "devices": [str(device) for device in jax.devices()],
         "x64": bool(jax.config.jax_enable_x64),

@@ -13,6 +13,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax import bundle
     from janus_jax.cli._logging import to_stderr
     from janus_jax.cli.data import settings, summarized
+    from janus_jax.cli.train import use_precision
     from janus_jax.data import batching, references
     from janus_jax.data.convert import check_new
     from janus_jax.data.dataset import Dataset
@@ -20,23 +21,33 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax.errors import DataError
     from janus_jax.prediction import check_elements
     from janus_jax.train import evaluate, plots
+    from janus_jax.train.prepare import dataset_indices
+    from janus_jax.train.splits import report_problems
 
     to_stderr()
     if arguments.out:
         check_new(arguments.out)
+    use_precision(bundle.describe(arguments.model)["precision"])
     model, source, config = bundle.load(arguments.model), open_source(arguments.file), settings(arguments.overrides)
     summary = summarized(source, model.cutoff, config, config.workers)
     if summary.problems:
-        index, reason = next(iter(summary.problems.items()))
-        count = f"{len(summary.problems)} of {len(source)} frames cannot be used, the first"
-        raise DataError(f"{count}: {source.name(index)}: {reason}.")
+        report_problems(arguments.file, source, summary, stop=config.bad_frames == "error")
+    chosen, table = np.flatnonzero(summary.records["usable"]), dict(model.references)
+    if not len(chosen):
+        raise DataError(f"{arguments.file}: no frame can be used.")
     check_elements(model, summary.elements())
-    every, table = np.arange(len(source)), dict(model.references)
     if table:
-        references.check(table, summary, every)
-    names = [name or config.dataset for name in summary.datasets]
-    to_model = [model.config.datasets.index(name) if name in model.config.datasets else 0 for name in names]
-    data = Dataset(source, summary, every, model.cutoff, table, labels=config.labels, dataset_indices=to_model)
+        references.check(table, summary, chosen)
+    data = Dataset(
+        source,
+        summary,
+        chosen,
+        model.cutoff,
+        table,
+        labels=config.labels,
+        dataset_indices=dataset_indices(model, summary, chosen, config.dataset),
+        train_on_fixed_atoms=config.train_on_fixed_atoms,
+    )
     budget = max(min(arguments.batch_atoms, int(data.atoms.sum())), int(data.atoms.max()), 1)
     evaluation = evaluate.evaluate(model, data, batching.choose(data.atoms, data.edges, budget))
     if arguments.plot:

@@ -89,18 +89,17 @@ def parser() -> argparse.ArgumentParser:
     command("schema", "JSON schema, for editors", actions, "config")
 
     actions = group("data", "inspect, split, convert, label or sample structures")
+    several: dict[str, Any] = {"nargs": "+", "metavar": "FILE | key=value"}
     sub = command("inspect", "counts, labels, statistics, suspicious frames, histograms", actions, "data")
-    sub.add_argument("file", help="file, folder, glob, or built-in set")
-    sub.add_argument("overrides", **overrides, help="such as labels.stress_unit=GPa")
+    sub.add_argument("arguments", **several, help="files, folders, globs, sets; labels.stress_unit=GPa")
     sub.add_argument("--cutoff", type=float, default=5.0, help="for neighbour counts, Å (default: %(default)s)")
     sub.add_argument("--plot", help="PNG to write (default: NAME.inspect.png here)")
     sub.add_argument("--workers", type=int, default=0, help="processes (default: this one)")
     sub = command("split", "write train, validation and test files", actions, "data")
-    sub.add_argument("file", help="file, folder, glob, or built-in set")
-    sub.add_argument("overrides", **overrides, help="such as keys.split=trajectory: what must stay together")
+    sub.add_argument("arguments", **several, help="files, ...; such as keys.split=trajectory: what must stay together")
     sub.add_argument("--fractions", type=float, nargs="+", default=[0.8, 0.1, 0.1], help="(default: %(default)s)")
     sub.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    sub.add_argument("--out", help="folder (default: FILE-split)")
+    sub.add_argument("--out", help="folder (default: FILE-split, or split)")
     sub.add_argument("--suffix", default=".xyz", help="format of the files (default: %(default)s)")
     sub.add_argument("--workers", type=int, default=0, help="processes (default: this one)")
     sub = command("convert", "any source to eV, Å and ASE's keys in one new file", actions, "data")
@@ -121,8 +120,20 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """Arguments; `key=value` may stand anywhere, which argparse alone does not allow after an option."""
+    top = parser()
+    arguments, rest = top.parse_known_args(argv)
+    place = next((name for name in ("overrides", "arguments") if hasattr(arguments, name)), None)
+    if rest and (place is None or any(word.startswith("-") or "=" not in word for word in rest)):
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
+    if place is not None:
+        setattr(arguments, place, [*getattr(arguments, place), *rest])
+    return arguments
+
+
 def main(argv: list[str] | None = None) -> int:
-    arguments = parser().parse_args(argv)
+    arguments = parse(argv)
     module = importlib.import_module(f"janus_jax.cli.{arguments.module}")
     from janus_jax.errors import JanusError
 
@@ -132,6 +143,11 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.debug:
             raise
         print(f"janus-jax: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if arguments.debug:
+            raise
+        print(f"janus-jax: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("janus-jax: interrupted", file=sys.stderr)

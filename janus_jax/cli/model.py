@@ -6,9 +6,12 @@ from typing import Any
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax import bundle, export
+    from janus_jax.cli.train import use_precision
 
+    header = bundle.describe(arguments.model)
     if arguments.action == "show":
-        return bundle.describe(arguments.model)
+        return header
+    use_precision("float64" if "float64" in (header["precision"], arguments.precision) else "float32")
     out = export.export(
         arguments.model,
         arguments.out,

@@ -37,8 +37,10 @@ def save(name: str, arrays: dict[str, np.ndarray]) -> None:
     """Keep `arrays` under `name`; a folder that cannot be written is only a warning."""
     try:
         folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder(), suffix=".partial", delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=folder(), suffix=f".{os.getpid()}.partial", delete=False) as file:
             np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
         os.replace(file.name, folder() / name)
     except OSError as error:
+        for left in folder().glob(f"*.{os.getpid()}.partial"):
+            left.unlink(missing_ok=True)
         log.warning("%s cannot be written (%s); data will be read again next time", folder(), error)

@@ -37,6 +37,9 @@ def canonical(frame: Atoms, config: LabelConfig) -> Atoms:
         result.arrays.pop(name, None)
     other = frame.calc.results if frame.calc is not None else {}
     values = {key: value for key, value in other.items() if key in all_properties and key not in names}
+    if config.energy_unit != "eV":  # these would keep the old unit
+        for name in ("energies", "stresses"):
+            values.pop(name, None)
     values |= {"energy": labels.energy, "forces": labels.forces}
     values["stress"] = None if labels.stress is None else full_3x3_to_voigt_6_stress(labels.stress)
     known = {name: value for name, value in values.items() if value is not None}
@@ -45,17 +48,17 @@ def canonical(frame: Atoms, config: LabelConfig) -> Atoms:
     return result
 
 
-def frames(source: Source, config: LabelConfig, indices: Iterable[int] | None = None) -> Iterator[Atoms]:
+def frames(source: Source, config: LabelConfig) -> Iterator[Atoms]:
     """`canonical` frames of a source.
 
     Raises:
         DataError: a frame cannot be read; names it.
     """
-    for index in range(len(source)) if indices is None else indices:
+    for index in range(len(source)):
         try:
-            yield canonical(source[int(index)], config)
+            yield canonical(source[index], config)
         except DataError as error:
-            name = source.name(int(index))
+            name = source.name(index)
             raise error if str(error).startswith(name) else DataError(f"{name}: {error}.") from error
 
 

@@ -15,11 +15,11 @@ from ase import Atoms
 from janus_jax.data.labels import LabelConfig, Labels, read_labels
 from janus_jax.data.neighbors import from_atoms
 from janus_jax.data.sources.base import Source
-from janus_jax.data.summary import FrameKeys, Summary, fixed_atoms
+from janus_jax.data.summary import Summary, fixed_atoms
 from janus_jax.errors import DataError, StructureError
 from janus_jax.graph import AtomGraph, Capacity, Targets
 
-BYTES_PER_EDGE, BYTES_PER_ATOM = 21, 90
+BYTES_PER_EDGE, BYTES_PER_ATOM, BYTES_PER_GRAPH = 21, 90, 3000
 
 
 class Dataset(Sequence[AtomGraph]):
@@ -43,22 +43,22 @@ class Dataset(Sequence[AtomGraph]):
         references: Mapping[int, float],
         *,
         labels: LabelConfig = LabelConfig(),
-        keys: FrameKeys = FrameKeys(),
         dataset_indices: Sequence[int] = (),
         weights: np.ndarray | None = None,
         train_on_fixed_atoms: bool = False,
         memory_bytes: int = 0,
     ):
         self.source, self.summary, self.indices = source, summary, np.asarray(indices, np.int64)
-        self.cutoff, self.references, self.labels, self.keys = cutoff, dict(references), labels, keys
+        self.cutoff, self.references, self.labels = cutoff, dict(references), labels
         self.dataset_indices, self.train_on_fixed_atoms = tuple(dataset_indices), train_on_fixed_atoms
         self.weights = np.ones(len(summary.records)) if weights is None else weights
         self._kept: dict[int, AtomGraph] = {}
         size = BYTES_PER_EDGE * self.edges.sum(dtype=np.int64) + BYTES_PER_ATOM * self.atoms.sum(dtype=np.int64)
+        size += BYTES_PER_GRAPH * len(self.indices)
         self.in_memory = bool(size <= memory_bytes)
 
     def __getstate__(self):
-        return {**self.__dict__, "_kept": {}}
+        return {**self.__dict__, "_kept": {}, "in_memory": False}  # else each worker would have the whole budget
 
     @property
     def records(self) -> np.ndarray:

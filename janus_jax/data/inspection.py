@@ -76,9 +76,8 @@ def energies_above_references(summary: Summary) -> np.ndarray:
         table = references.least_squares(summary, chosen, references.isolated_energies(summary))
     except DataError:
         return np.zeros(0)
-    sums = np.array([sum(table.get(n, np.nan) * c for n, c in kind.items()) for kind in summary.compositions])
     rows = summary.records[chosen]
-    values = (rows["energy"] - sums[rows["composition"]]) / np.maximum(rows["atoms"], 1)
+    values = (rows["energy"] - references.sums(table, summary)[rows["composition"]]) / np.maximum(rows["atoms"], 1)
     return values[np.isfinite(values)]
 
 

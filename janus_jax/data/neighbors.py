@@ -92,7 +92,7 @@ def from_atoms(atoms: Atoms, cutoff: float, dataset: int = 0) -> AtomGraph:
                 raise ValueError
             return np.array([whole], np.int32)
         except (TypeError, ValueError, OverflowError):
-            raise StructureError(f"{key} is {value!r}, not an integer") from None
+            raise StructureError(f"{key} is {value}, not an integer") from None
 
     return AtomGraph(
         positions=positions,

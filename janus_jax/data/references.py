@@ -12,14 +12,17 @@ from janus_jax.errors import DataError
 log = logging.getLogger(__name__)
 
 ABSURD_EV_PER_ATOM = 50.0
+LONELY_ANGSTROM3 = 500.0
+"""A single atom in a smaller cell is a stretched crystal."""
 ISOLATED_NAMES = {"isolatedatom", "isolated_atom", "isolated atom"}
 
 
 def isolated(summary: Summary) -> np.ndarray:
-    """Frames of one neutral atom without neighbours, or called IsolatedAtom: True where so [frames]."""
+    """Frames of one neutral atom far from its images, or called IsolatedAtom: True where so [frames]."""
     records = summary.records
     named = np.array([name.lower() in ISOLATED_NAMES for name in summary.config_types] or [False])
-    alone = (records["edges"] == 0) & (records["charge"] == 0)
+    apart = ~(records["volume"] < LONELY_ANGSTROM3)  # NaN: no cell
+    alone = (records["edges"] == 0) & (records["charge"] == 0) & apart
     return (records["atoms"] == 1) & records["usable"] & (alone | named[records["config_type"]])
 
 
@@ -98,12 +101,15 @@ def require(table: Mapping[int, float], elements: Iterable[int], what: str) -> N
         )
 
 
+def sums(table: Mapping[int, float], summary: Summary) -> np.ndarray:
+    """Sum of E0 of each of `summary.compositions`, eV; NaN where one is missing."""
+    return np.array([sum(table.get(n, np.nan) * c for n, c in kind.items()) for kind in summary.compositions])
+
+
 def check(table: Mapping[int, float], summary: Summary, chosen: np.ndarray) -> float:
     """Largest |E - sum E0| per atom of the chosen frames, eV; a warning if it is absurd."""
     rows = summary.records[chosen]
-    sums = np.array([sum(table[n] * c for n, c in kind.items()) if kind.keys() <= table.keys() else np.nan
-                     for kind in summary.compositions])  # fmt: skip
-    per_atom = np.abs(rows["energy"] - sums[rows["composition"]]) / np.maximum(rows["atoms"], 1)
+    per_atom = np.abs(rows["energy"] - sums(table, summary)[rows["composition"]]) / np.maximum(rows["atoms"], 1)
     worst = float(np.max(per_atom, initial=0.0, where=np.isfinite(per_atom)))
     if worst > ABSURD_EV_PER_ATOM:
         log.warning(

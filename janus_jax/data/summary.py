@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
 from multiprocessing import get_context
 from typing import Any
 
@@ -45,7 +46,7 @@ RECORD = np.dtype(
         ("composition", "i4"),  # index into Summary.compositions
         ("config_type", "i4"),  # index into Summary.config_types
         ("dataset", "i4"),  # index into Summary.datasets
-        ("structure", "u8"),  # hash of elements, positions, cell
+        ("structure", "u8"),  # hash of elements, positions, cell, charge and spin
         ("group", "u8"),  # hash of info[split_key], else of the structure
         ("usable", "?"),
     ]
@@ -101,7 +102,8 @@ def summarize(
         progress: called with (frames done, frames in all).
     """
     fingerprint = source.fingerprint()
-    settings = f"{VERSION} {cutoff!r} {labels.model_dump_json()} {keys.model_dump_json()}"
+    versions = " ".join(f"{name} {version(name)}" for name in ("janus-jax", "ase", "vesin"))
+    settings = f"{VERSION} {versions} {cutoff!r} {labels.model_dump_json()} {keys.model_dump_json()}"
     name = f"summary-{digest(fingerprint, settings)}.npz"
     if (stored := cache.load(name)) is not None:
         return _from_arrays(stored)
@@ -168,10 +170,9 @@ def _describe(row: np.void, frame: Atoms, cutoff: float, keys: FrameKeys, tables
     row["atoms"] = len(frame)
     row["volume"] = frame.cell.volume if has_volume(frame) else np.nan
     row["fixed"] = len(fixed_atoms(frame))
-    content = [
-        frame.numbers.tobytes(),
-        *((np.round(x, 6) + 0.0).tobytes() for x in (frame.positions, frame.cell.array)),
-    ]
+    state = f"{frame.info.get('charge', 0)} {frame.info.get('spin', 0)}".encode()
+    rounded = [np.round(x, 6) + 0.0 for x in (frame.positions, frame.cell.array)]  # + 0.0: no negative zeros
+    content = [state, frame.numbers.tobytes(), *(x.tobytes() for x in rounded)]
     row["structure"] = row["group"] = int(digest(*(part.hex() for part in content))[:16], 16)
     if keys.split is not None:
         if keys.split not in frame.info:

@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 from numpy.typing import DTypeLike
 
-from janus_jax.errors import StateMismatchError
+from janus_jax.errors import ConfigError, StateMismatchError
 
 
 def name_of(path: tuple) -> str:
@@ -44,7 +44,18 @@ def save_state(model: nnx.Module) -> dict[str, np.ndarray]:
     return {name_of(path): np.asarray(variable[...]) for path, variable in nnx.to_flat_state(nnx.state(model))}
 
 
+def check_precision(precision: str) -> None:
+    """Raises ConfigError if float64 is asked for but JAX is in its 32-bit mode."""
+    if precision == "float64" and not jax.config.jax_enable_x64:
+        raise ConfigError("float64 needs JAX's 64-bit mode: set JAX_ENABLE_X64=1 (the command line does it itself).")
+
+
 def cast[M: nnx.Module](model: M, dtype: DTypeLike) -> M:
-    """`model` with all floating-point variables in `dtype`."""
+    """`model` with all floating-point variables in `dtype`.
+
+    Raises:
+        ConfigError: float64 in JAX's 32-bit mode, which would silently drop digits.
+    """
+    check_precision(np.dtype(dtype).name)
     graphdef, state = nnx.split(model)
     return nnx.merge(graphdef, jax.tree.map(lambda x: x.astype(dtype), state))

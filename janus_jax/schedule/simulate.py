@@ -95,8 +95,8 @@ def simulate(
     state.run()
     memory = tuple(_memory(schedule, k, state, sizes or KEPT) for k in range(len(schedule.devices)))
     inflight = np.array([_inflight(schedule, k, state) for k in range(len(schedule.devices))])
-    arrays = [tuple(np.array(values) for values in lists) for lists in (state.start, state.end)]
-    return Timeline(schedule, times, *arrays, np.array(state.busy), inflight, memory)
+    start, end = (tuple(np.array(values) for values in lists) for lists in (state.start, state.end))
+    return Timeline(schedule, times, start, end, np.array(state.busy), inflight, memory)
 
 
 class _State:

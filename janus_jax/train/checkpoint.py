@@ -8,7 +8,7 @@ the seed and n alone.
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,11 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
 """What brings the description of a checkpoint from format n to n + 1."""
 
 
-class Checkpoints:
+def _metric(metrics: dict[str, float]) -> float:
+    return metrics.get(METRIC, math.inf)
+
+
+class Checkpoints(checkpoint_managers.PreservationPolicy):
     """The checkpoints below `folder`, by step.
 
     Args:
@@ -52,33 +56,38 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | Path, keep_every: int | None = None):
-        def metric(metrics: dict[str, float]) -> float:
-            return metrics.get(METRIC, math.inf)
-
-        policies = [
-            checkpoint_managers.LatestN(n=2),
-            checkpoint_managers.BestN(get_metric_fn=metric, reverse=True, n=1),
-        ]
-        if keep_every:
-            policies.append(checkpoint_managers.EveryNSteps(interval_steps=keep_every))
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
-            best_fn=metric,
-            best_mode="min",
-        )
+        self.keep_every, self.unreadable = keep_every, set()
+        options = ocp.CheckpointManagerOptions(preservation_policy=self, best_fn=_metric, best_mode="min")
         self.folder = Path(folder).absolute()
         self.manager = ocp.CheckpointManager(self.folder, options=options)
 
     def save(self, state: TrainState, best: float | None, about: dict[str, Any]) -> None:
         """Start writing; `best` is the validation loss if it is the smallest so far, else None."""
         step = int(state.step)
+        if step in self.unreadable:
+            self._move_aside(step)
         if step in self.manager.all_steps():
             return
         contents = ocp.args.Composite(
             state=ocp.args.StandardSave(state),  # type: ignore[call-arg]
             about=ocp.args.JsonSave({"format": FORMAT, **about}),  # type: ignore[call-arg]
         )
-        self.manager.save(step, args=contents, metrics={METRIC: math.inf if best is None else best})
+        # Forced: a damaged or foreign checkpoint of a later step must not keep this one from being written.
+        self.manager.save(step, args=contents, metrics={METRIC: math.inf if best is None else best}, force=True)
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """Orbax's question which to keep: what cannot be read, the newest two, the best, every n-th."""
+        good = [c for c in checkpoints if c.step not in self.unreadable]
+        kept = {c.step for c in good[-2:]} | self.unreadable
+        if good:
+            kept.add(min(good, key=lambda c: (_metric(c.metrics or {}), -c.step)).step)
+        return [c.step in kept or bool(self.keep_every and c.step % self.keep_every == 0) for c in checkpoints]
+
+    def _move_aside(self, step: int) -> None:
+        """Make room for a checkpoint of the same step without losing what is there."""
+        (self.folder / str(step)).rename(self.folder / f"{step}.unreadable")
+        self.unreadable.discard(step)
+        self.manager.reload()
 
     def about(self, step: int) -> dict[str, Any]:
         """The description of a checkpoint, in the present format.
@@ -129,6 +138,7 @@ class Checkpoints:
                 return self.state(newest, like), self.about(newest)
             except CheckpointError as error:
                 log.warning("%s It is left as it is; the one before is tried.", error)
+                self.unreadable.add(newest)
         raise CheckpointError(self.folder, "holds no checkpoint that can be read, so there is nothing to go on from")
 
     def steps(self) -> list[int]:

@@ -109,12 +109,6 @@ class TrainConfig(Section):
     seed: NonNegativeInt = 0
     precision: Literal["float32", "float64"] = "float32"
 
-    @model_validator(mode="after")
-    def _start(self):
-        if self.start_from is not None and "model" in self.model_fields_set and self.model != ModelConfig():
-            raise ValueError("start_from brings its own architecture; remove the section model, or start_from")
-        return self
-
 
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> TrainConfig:
     """A training configuration; see `janus_jax.configuration.load`."""

@@ -13,9 +13,7 @@ from janus_jax.graph import AtomGraph, Capacity
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import Predictor, reference_energies
 from janus_jax.train.loss import LossConfig, penalty
-from janus_jax.units import MEV_PER_EV
-
-UNITS = {"energy": "meV_per_atom", "forces": "meV_per_angstrom", "stress": "meV_per_angstrom3"}
+from janus_jax.units import MEV_PER_EV, QUANTITIES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +71,8 @@ class Evaluation:
         known = self.known()
         for name, difference in self.differences().items():
             error = MEV_PER_EV * difference[known[name] & rows[name]].ravel()
-            result[f"{name}_mae_{UNITS[name]}"] = float(np.abs(error).mean()) if len(error) else None
-            result[f"{name}_rmse_{UNITS[name]}"] = float(np.sqrt((error**2).mean())) if len(error) else None
+            result[f"{name}_mae_{QUANTITIES[name][0]}"] = float(np.abs(error).mean()) if len(error) else None
+            result[f"{name}_rmse_{QUANTITIES[name][0]}"] = float(np.sqrt((error**2).mean())) if len(error) else None
             result[f"{name}_labels"] = len(error)
         return result
 

@@ -10,10 +10,12 @@ class Interruption:
 
     Args:
         limit_minutes: None: no limit.
+        began: `time.monotonic()` from which the limit counts; None: now.
     """
 
-    def __init__(self, limit_minutes: float | None = None):
-        self.end = None if limit_minutes is None else time.monotonic() + 60 * limit_minutes
+    def __init__(self, limit_minutes: float | None = None, began: float | None = None):
+        began = time.monotonic() if began is None else began
+        self.end = None if limit_minutes is None else began + 60 * limit_minutes
         self.signal: str | None = None
         self._before: dict[signal.Signals, object] = {}
 

@@ -62,12 +62,15 @@ class Progress:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How the loop ended: the model with the best averaged weights, and why it stopped early if it did."""
+    """How the loop ended: the model with the best averaged weights, and why it ended before its last step."""
 
     model: Potential
     progress: Progress
     step: int
     stopped: str | None
+    """SIGTERM, SIGINT or "time limit": to be resumed."""
+    ended_early: str | None = None
+    """There is nothing more to do."""
 
 
 class Loop:
@@ -111,9 +114,12 @@ class Loop:
         self.trackers, self.console = trackers, console
         self.events = JsonLines(self.folder / "events.jsonl", after=first)
         batches = self._batches(progress.position)
-        reason = None
+        reason = ended_early = None
         try:
             for step in range(first + 1, config.steps + 1):
+                if config.patience is not None and progress.since_best >= config.patience:
+                    ended_early = f"no better validation in {config.patience}"
+                    break
                 start = time.perf_counter()
                 batch = next(batches)
                 waited = time.perf_counter() - start
@@ -128,10 +134,8 @@ class Loop:
                 if due:
                     progress, improved = self._validate(state, step, progress)
                     best = state.ema if improved else best
-                if config.patience is not None and progress.since_best >= config.patience:
-                    reason = f"no better validation in {config.patience}"
                 lost = progress.skipped >= MAX_SKIPPED
-                reason = reason or stop.reason()
+                reason = stop.reason()
                 progress = dataclasses.replace(progress, seconds=time.perf_counter() - began)
                 every = config.checkpoint.every_steps
                 keep = config.checkpoint.keep_every_steps
@@ -149,7 +153,7 @@ class Loop:
             self.events.close()
         if progress.best_step == 0 and first < config.steps and not reason:
             raise TrainingError("no validation loss was finite; lower optimizer.learning_rate, or inspect the data.")
-        return Outcome(self.trainer.model(state, params=best), progress, int(state.step), reason)
+        return Outcome(self.trainer.model(state, params=best), progress, int(state.step), reason, ended_early)
 
     def _batches(self, position: Position) -> Iterator[GlobalBatch]:
         config = self.config
@@ -224,7 +228,8 @@ class Loop:
         metrics = {f"validation_{k}": float(v) for k, v in evaluation.metrics().items() if v is not None}
         self._record(step, {**metrics, "validation_loss": value, "validation_best": float(improved)})
         if improved:
-            bundle.save(self.folder / bundle.MODEL_FILE, model, {"step": step, "validation_loss": value})
+            summary = {"step": step, "validation_loss": value}
+            bundle.save(self.folder / bundle.MODEL_FILE, model, summary, self.data.data_hash)
             return dataclasses.replace(progress, best_step=step, best_loss=value, since_best=0), True
         return dataclasses.replace(progress, since_best=progress.since_best + 1), False
 

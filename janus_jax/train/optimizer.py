@@ -11,14 +11,14 @@ section B.4). Any other of optax's schedules can be named.
 import inspect
 from collections.abc import Sequence
 from fnmatch import fnmatch
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
 from optax import contrib
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
 from janus_jax.configuration import Section
 from janus_jax.errors import ConfigError, UnknownNameError
@@ -66,8 +66,13 @@ class OptimizerConfig(Section):
     freeze: tuple[str, ...] = ()
     """Parameters that do not change: names with * and ?, such as blocks.0.*."""
 
+    @model_validator(mode="after")
+    def _check_schedule(self):
+        schedule(self, 1000)
+        return self
 
-def schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+
+def schedule(config: "OptimizerConfig", steps: int) -> optax.Schedule:
     """Learning rate as a function of the steps done.
 
     Raises:
@@ -169,7 +174,7 @@ def _method(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTran
             adam_weight_decay=decay,
             weight_decay_mask=decays,
             consistent_rms=MUON_RMS,
-            muon_weight_dimension_numbers=matrices,
+            muon_weight_dimension_numbers=cast(Any, matrices),
         )
     if config.method == "amsgrad":
         steps = [optax.scale_by_amsgrad(), optax.add_decayed_weights(decay, mask=decays)]

@@ -9,6 +9,7 @@ import numpy as np
 from janus_jax import plotting
 from janus_jax.train import worst
 from janus_jax.train.evaluate import Evaluation
+from janus_jax.units import MEV_PER_EV
 
 POINTS = 20_000
 """More points than this are thinned out in scatter plots."""
@@ -83,8 +84,13 @@ def force_errors_figure(evaluation: Evaluation):
     figure, axes = plotting.figure(2)
     if len(error):
         positive = np.maximum(error, 1e-6)
-        axes[0].hist(1000 * positive, bins=np.geomspace(1000 * positive.min(), 1000 * positive.max() * 1.001, 60))
-        axes[0].axvline(1000 * np.median(error), color="k", lw=1, label=f"median {1000 * np.median(error):.1f}")
+        axes[0].hist(
+            MEV_PER_EV * positive,
+            bins=np.geomspace(MEV_PER_EV * positive.min(), MEV_PER_EV * positive.max() * 1.001, 60),
+        )
+        axes[0].axvline(
+            MEV_PER_EV * np.median(error), color="k", lw=1, label=f"median {MEV_PER_EV * np.median(error):.1f}"
+        )
         few = slice(None, None, -(-len(error) // POINTS))
         axes[1].plot(size[few], error[few], ".", ms=3, alpha=0.5)
         axes[0].legend()

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 from ase.data import chemical_symbols
 from flax import nnx
@@ -11,12 +10,13 @@ from janus_jax import bundle
 from janus_jax.data import batching, references
 from janus_jax.data.dataset import Dataset
 from janus_jax.data.sources.base import digest
-from janus_jax.errors import ConfigError, UnknownNameError
+from janus_jax.data.summary import Summary
+from janus_jax.errors import CapacityError, ConfigError, UnknownNameError
 from janus_jax.graph import Capacity
-from janus_jax.models import build, convert
+from janus_jax.models import ModelConfig, build, convert
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_elements, check_system
-from janus_jax.train import fine_tune, splits
+from janus_jax.train import fine_tune, optimizer, splits
 from janus_jax.train.config import TrainConfig
 from janus_jax.train.splits import Part
 
@@ -44,16 +44,20 @@ def prepare(config: TrainConfig) -> Prepared:
         UnknownElementError, StructureError: an element above `model.max_element`, a charge or spin out of range.
         ConfigError: precision float64 without JAX's 64-bit mode; nothing left to train on.
     """
-    check_precision(config.precision)
+    convert.check_precision(config.precision)
     pretrained = bundle.load(config.start_from) if config.start_from else None
+    if pretrained is not None and config.model not in (ModelConfig(), pretrained.config):
+        raise ConfigError("start_from brings its own architecture; remove the section model, or start_from.")
     cutoff = pretrained.cutoff if pretrained is not None else config.model.cutoff_angstrom
     notes: list[str] = []
     parts = splits.make(config.data, cutoff, config.seed, notes)
     _check_weights(config, parts)
+    _check_sizes(parts, config.batch.atoms)
     atoms, edges = (np.concatenate([part.records[name] for part in parts.values()]) for name in ("atoms", "edges"))
     capacity = batching.choose(atoms, edges, config.batch.atoms)
     table = _references(config, parts, pretrained, notes)
     model = _model(config, parts["train"], pretrained, table)
+    optimizer.frozen(nnx.state(model, nnx.Param), config.optimizer.freeze)  # names are checked before anything is made
     datasets = {name: _dataset(config, part, model, table) for name, part in parts.items()}
     for data in datasets.values():
         _check(data, model)
@@ -63,20 +67,25 @@ def prepare(config: TrainConfig) -> Prepared:
     )
 
 
-def check_precision(precision: str) -> None:
-    """Raises ConfigError if float64 is asked for but JAX is in its 32-bit mode."""
-    if precision == "float64" and not jax.config.jax_enable_x64:
-        raise ConfigError("precision: float64 needs JAX's 64-bit mode; set JAX_ENABLE_X64=1 or use the command line.")
+def _check_sizes(parts: dict[str, Part], budget: int) -> None:
+    """The largest structure of every split must fit into a batch; it is named if it does not."""
+    for part in parts.values():
+        if len(part.indices) and part.records["atoms"].max() > budget:
+            row = part.records[largest := int(part.records["atoms"].argmax())]
+            need = Capacity(int(row["atoms"]), int(row["edges"]), 1)
+            hint = f"raise batch.atoms ({part.source.name(int(part.indices[largest]))})"
+            raise CapacityError(need, Capacity(budget, need.edges, 1), hint)
 
 
 def _references(config: TrainConfig, parts: dict[str, Part], pretrained: Potential | None, notes: list[str]):
     train, wanted = parts["train"], config.data.references
     isolated = references.isolated_energies(train.summary)
+    elements = set(train.summary.elements(train.indices).tolist())
     if isinstance(wanted, dict):
         table, how = references.given(wanted), "given"
     elif wanted == "isolated_atoms":
         table, how = isolated, "isolated atoms in the data"
-    elif pretrained is not None and wanted == "auto" and not isolated:
+    elif pretrained is not None and wanted == "auto" and not elements <= set(isolated):
         sample = _dataset(config, train, pretrained, {})
         table = fine_tune.moved_references(pretrained, sample, config.batch.atoms)
         how = "the model's, moved to the new labels"
@@ -108,11 +117,8 @@ def _model(config: TrainConfig, train: Part, pretrained: Potential | None, table
 
 def _dataset(config: TrainConfig, part: Part, model: Potential, table: dict[int, float]) -> Dataset:
     data, summary = config.data, part.summary
+    to_model = dataset_indices(model, summary, part.indices, data.dataset)
     names = [name or data.dataset for name in summary.datasets]
-    if model.config.datasets:
-        for name in {names[k] for k in np.unique(part.records["dataset"])} - set(model.config.datasets):
-            raise UnknownNameError("data set of a frame (info 'dataset', or data.dataset)", name, model.config.datasets)
-    to_model = [model.config.datasets.index(name) if name in model.config.datasets else 0 for name in names]
     kinds = {"config_type": summary.config_types, "dataset": names}
     weights = np.ones(len(summary.records))
     for field, chosen in (
@@ -127,12 +133,24 @@ def _dataset(config: TrainConfig, part: Part, model: Potential, table: dict[int,
         model.cutoff,
         table,
         labels=data.labels,
-        keys=data.keys,
         dataset_indices=to_model,
         weights=weights,
         train_on_fixed_atoms=data.train_on_fixed_atoms,
         memory_bytes=data.memory_mib << 20,
     )
+
+
+def dataset_indices(model: Potential, summary: Summary, chosen: np.ndarray, default: str) -> list[int]:
+    """Model's index of each of `summary.datasets`, those that name none being `default`.
+
+    Raises:
+        UnknownNameError: a chosen frame is of a data set that the model does not tell apart.
+    """
+    names, known = [name or default for name in summary.datasets], model.config.datasets
+    if known:
+        for name in {names[k] for k in np.unique(summary.records["dataset"][chosen])} - set(known):
+            raise UnknownNameError("data set of a frame (info 'dataset', or data.dataset)", name, known)
+    return [known.index(name) if name in known else 0 for name in names]
 
 
 def _check_weights(config: TrainConfig, parts: dict[str, Part]) -> None:

@@ -2,20 +2,20 @@
 
 import html
 import json
-import platform
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from janus_jax import __version__, plotting
+from janus_jax import plotting
 from janus_jax.errors import ConfigError
 from janus_jax.train import plots, worst
 from janus_jax.train.evaluate import Evaluation
 from janus_jax.train.trackers import read_rows
+from janus_jax.units import QUANTITIES
+from janus_jax.versions import versions
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -33,12 +33,6 @@ p.note {{ color: #555; }} nav a {{ margin-right: 1rem; }}
 {body}
 </body></html>
 """
-QUANTITIES = {
-    "energy": ("meV_per_atom", "meV/atom"),
-    "forces": ("meV_per_angstrom", "meV/Å"),
-    "stress": ("meV_per_angstrom3", "meV/Å³"),
-}
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ase", "vesin")
 
 
 def write(folder: str | Path) -> Path:
@@ -56,7 +50,7 @@ def write(folder: str | Path) -> Path:
         "Batches and speed": _batches(run["rows"]),
         "Compilations and skipped steps": _events(run["events"]),
         "Configuration": f"<pre>{html.escape(run['config'])}</pre>",
-        "Versions": _versions(),
+        "Versions": _table(["package", "version"], versions().items()),
     }
     path = folder / "report.html"
     path.write_text(_page(f"Training run {folder.name}", sections))
@@ -212,16 +206,6 @@ def _events(events: Sequence[Mapping[str, Any]]) -> str:
     skipped = [[e["step"], "; ".join(e["frames"])] for e in events if e["event"] == "skipped"]
     text = _table(["step", "program", "reason", "capacity", "seconds"], compiled)
     return text + (_table(["skipped step", "frames"], skipped) if skipped else "<p class=note>No step was skipped.</p>")
-
-
-def _versions() -> str:
-    found = {"janus-jax": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return _table(["package", "version"], found.items())
 
 
 def _differences(configs: Mapping[str, str]) -> str:

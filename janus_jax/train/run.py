@@ -10,7 +10,9 @@ Everything a run produces is below its folder: `config.yaml` (resolved), `metric
 """
 
 import dataclasses
+import importlib.util
 import json
+import shutil
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from janus_jax import bundle, configuration
-from janus_jax.errors import ConfigError
+from janus_jax.errors import ConfigError, MissingPackageError
 from janus_jax.models.potential import Potential
 from janus_jax.train import plots, report, worst
 from janus_jax.train.checkpoint import Checkpoints, config_from_1
@@ -30,6 +32,8 @@ from janus_jax.train.loop import Loop, Outcome, Progress
 from janus_jax.train.prepare import Prepared, prepare
 from janus_jax.train.trackers import Csv, JsonLines, TensorBoard, Tracker, WeightsAndBiases, read_rows
 
+START_FILE = "start.janus"
+"""Copy of the model that a run was started from."""
 MAY_CHANGE = ("steps", "validate_every", "patience", "checkpoint", "tracking", "data.workers", "data.memory_mib")
 """What a resumed run may change."""
 
@@ -55,10 +59,15 @@ def run(config: TrainConfig) -> RunResult:
         ConfigError, DataError, CapacityError: before the first step; nothing has been written then.
         TrainingError: too many steps in a row whose gradient was not finite.
     """
+    began = time.monotonic()
+    _check_packages(config)
     prepared = prepare(config)
     folder = new_folder(config.output)
+    if config.start_from is not None:  # the run must not change if that file does
+        shutil.copyfile(bundle.find(config.start_from), folder / START_FILE)
+        config = config.model_copy(update={"start_from": str(folder / START_FILE), "model": prepared.model.config})
     (folder / "config.yaml").write_text(configuration.dump(config))
-    return _go(config, prepared, folder)
+    return _go(config, prepared, folder, began)
 
 
 def resume(folder: str | Path, overrides: Sequence[str] = ()) -> RunResult:
@@ -73,10 +82,22 @@ def resume(folder: str | Path, overrides: Sequence[str] = ()) -> RunResult:
     path = Path(folder) / "config.yaml"
     if not path.exists():
         raise ConfigError(f"{folder}: no run to resume; it has no config.yaml.")
+    began = time.monotonic()
     config = read_config(path, overrides)
+    if (Path(folder) / START_FILE).exists():
+        config = config.model_copy(update={"start_from": str(Path(folder) / START_FILE)})
+    _check_packages(config)
+    prepared = prepare(config)
     if overrides:
-        (Path(folder) / "config.yaml").write_text(configuration.dump(config))
-    return _go(config, prepare(config), Path(folder))
+        partial = path.with_name("config.yaml.partial")
+        partial.write_text(configuration.dump(config))
+        partial.replace(path)
+    return _go(config, prepared, Path(folder), began)
+
+
+def _check_packages(config: TrainConfig) -> None:
+    if config.tracking.wandb_project and importlib.util.find_spec("wandb") is None:
+        raise MissingPackageError("wandb", extra="wandb", purpose="tracking.wandb_project")
 
 
 def read_config(path: Path, overrides: Sequence[str]) -> TrainConfig:
@@ -104,22 +125,24 @@ def new_folder(wanted: str | Path) -> Path:
             count += 1
 
 
-def _go(config: TrainConfig, prepared: Prepared, folder: Path) -> RunResult:
+def _go(config: TrainConfig, prepared: Prepared, folder: Path, began: float) -> RunResult:
     with ExitStack() as closing:
         checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep_every_steps)
         closing.callback(checkpoints.close)
         loop = Loop(config, prepared, folder, checkpoints)
         state, progress = loop.restore() if checkpoints.steps() else (loop.fresh, Progress())
         done = int(state.step)
+        if done < config.steps:
+            (folder / "results.json").unlink(missing_ok=True)  # figures of an end that is no longer the end
         console = Console(config.steps, every=50, done=done)
         closing.callback(console.close)
         _introduce(console, prepared, folder, done)
         trackers = _trackers(config, folder, done)
         for tracker in trackers:
             closing.callback(tracker.close)
-        stop = closing.enter_context(Interruption(config.checkpoint.time_limit_minutes))
+        stop = closing.enter_context(Interruption(config.checkpoint.time_limit_minutes, began))
         outcome = loop.run(state, progress, trackers, console, stop)
-    if outcome.stopped in ("SIGTERM", "SIGINT", "time limit"):
+    if outcome.stopped:
         figures = {"run": str(folder), "stopped": outcome.stopped, "step": outcome.step}
         console.note("stopped at step {step} ({stopped}); go on with: janus-jax train --resume {run}".format(**figures))
         return RunResult(folder, outcome.model, figures)
@@ -150,8 +173,8 @@ def _finish(config: TrainConfig, prepared: Prepared, folder: Path, outcome: Outc
     """Evaluate the best model, and write what a run leaves behind."""
     start = time.perf_counter()
     figures: dict[str, Any] = {"run": str(folder), "best_step": outcome.progress.best_step, "steps": outcome.step}
-    if outcome.stopped:
-        figures["ended_early"] = outcome.stopped
+    if outcome.ended_early:
+        figures["ended_early"] = outcome.ended_early
     parts = {"validation": prepared.validation, "test": prepared.test}
     for name, data in parts.items():
         if data is None or not len(data):

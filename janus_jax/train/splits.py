@@ -52,7 +52,7 @@ def _read(data: DataConfig, cutoff: float, notes: list[str]) -> dict[str, tuple[
         source = open_source(spec)
         summary = summarize(source, cutoff, data.labels, data.keys, data.workers, _Progress(name))
         if summary.problems:
-            _report_problems(name, source, summary, stop=data.bad_frames == "error")
+            report_problems(f"data.{name}", source, summary, stop=data.bad_frames == "error")
         found = ", ".join(f"{label} ({count})" for label, count in sorted(summary.names.items()))
         notes.append(f"{name}: {len(source)} frames; labels found (frames): {found or 'none'}")
         for label in ("energy", "forces", "stress"):
@@ -64,15 +64,16 @@ def _read(data: DataConfig, cutoff: float, notes: list[str]) -> dict[str, tuple[
     return read
 
 
-def _report_problems(name: str, source: Source, summary: Summary, stop: bool) -> None:
+def report_problems(name: str, source: Source, summary: Summary, stop: bool) -> None:
+    """Raise DataError, or warn, with the frames of a source that cannot be used and why."""
     lines = [f"{source.name(index)}: {text}" for index, text in sorted(summary.problems.items())]
     listed = "; ".join(lines[:SHOWN]) + (f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else "")
     if stop:
         raise DataError(
-            f"{len(lines)} of {len(source)} frames of data.{name} cannot be used: {listed}. "
-            "Mend them, or set data.bad_frames=skip to leave them out."
+            f"{len(lines)} of {len(source)} frames of {name} cannot be used: {listed}. "
+            "Mend them, or set bad_frames=skip (in training: data.bad_frames=skip) to leave them out."
         )
-    log.warning("%d of %d frames of data.%s are left out: %s", len(lines), len(source), name, listed)
+    log.warning("%d of %d frames of %s are left out: %s", len(lines), len(source), name, listed)
 
 
 def _split(data: DataConfig, read: dict[str, tuple[Source, Summary]], seed: int, notes: list[str]) -> dict[str, Part]:

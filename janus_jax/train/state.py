@@ -31,7 +31,7 @@ class StepReport:
 
     gradient_norm: Float[Array, ""]
     finite: Array
-    """False: gradient or loss was not finite, and the state was left as it was."""
+    """False: the gradient was not finite, and nothing but the step was changed."""
 
 
 class Trainer:
@@ -65,7 +65,7 @@ class Trainer:
         return jax.grad(total, has_aux=True)(state.params)
 
     def _update(self, state: TrainState, gradient: nnx.State) -> tuple[TrainState, StepReport]:
-        """One optimizer step and the moving average; a gradient that is not finite changes nothing."""
+        """One optimizer step and the moving average; a gradient that is not finite changes only the step."""
         norm = optax.tree.norm(gradient)
         with jax.numpy_dtype_promotion("standard"):  # optax raises a Python float to an integer power
             updates, optimizer = self.optimizer.update(gradient, state.optimizer, state.params)
@@ -77,7 +77,9 @@ class Trainer:
         ema: Any = optax.incremental_update(params, state.ema, 1 - decay)
         new = TrainState(params, ema, state.fixed, optimizer, step)
         finite = jnp.isfinite(norm)
-        return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state), StepReport(norm, finite)
+        kept: TrainState = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, state)
+        # A skipped step counts: checkpoints and logs go by the step.
+        return TrainState(kept.params, kept.ema, kept.fixed, kept.optimizer, step), StepReport(norm, finite)
 
     def compilations(self) -> int:
         """Programs compiled so far for the gradient: one per capacity."""

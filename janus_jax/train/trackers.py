@@ -89,7 +89,7 @@ class TensorBoard:
     def __init__(self, folder: Path, after: int = 0):
         from tensorboardX import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None)
+        self.writer = SummaryWriter(str(folder), purge_step=after + 1 if folder.exists() else None)
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
         for key, value in numbers.items():
@@ -106,7 +106,7 @@ class WeightsAndBiases:
         MissingPackageError: wandb is not installed.
     """
 
-    def __init__(self, project: str, folder: Path, config: dict, after: int = 0):
+    def __init__(self, project: str, folder: Path, config: dict):
         try:
             import wandb  # pyright: ignore[reportMissingImports]
         except ImportError:

@@ -8,6 +8,7 @@ from ase.io import read, write
 
 from janus_jax.data.dataset import Dataset
 from janus_jax.train.evaluate import Evaluation
+from janus_jax.units import MEV_PER_EV
 
 COUNT = 6
 
@@ -26,8 +27,8 @@ def save(evaluation: Evaluation, data: Dataset, path: Path) -> None:
         frame.info = {
             "name": data.name(int(index)),
             "config_type": data.config_type(int(index)) or "(none)",
-            "force_rmse_meV_per_angstrom": 1000 * float(errors[index]),
-            "energy_error_meV_per_atom": 1000 * float(evaluation.differences()["energy"][index]),
+            "force_rmse_meV_per_angstrom": MEV_PER_EV * float(errors[index]),
+            "energy_error_meV_per_atom": MEV_PER_EV * float(evaluation.differences()["energy"][index]),
         }
         frame.new_array("force_error", evaluation.differences()["forces"][rows])
         frames.append(frame)

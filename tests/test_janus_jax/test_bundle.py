@@ -1,6 +1,9 @@
 """The model file: everything comes back, and what is not one is named."""
 
 import json
+import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -89,3 +92,17 @@ def test_a_model_file_of_every_format_loads_without_its_training_configuration(v
 
 def test_migrations_are_complete():
     assert set(bundle.MIGRATIONS) == set(range(1, bundle.FORMAT))
+
+
+def test_float64_weights_are_not_cut_to_float32_in_silence(model, tmp_path):
+    bundle.save(tmp_path / "d.janus", convert.cast(model, np.float64))
+    assert bundle.describe(tmp_path / "d.janus")["precision"] == "float64"
+    code = f"from janus_jax import load; load({str(tmp_path / 'd.janus')!r})"
+    off = {**os.environ, "JAX_ENABLE_X64": "0"}
+    outcome = subprocess.run([sys.executable, "-c", code], env=off, capture_output=True, text=True)
+    assert "float64 needs JAX's 64-bit mode" in outcome.stderr
+    command = [sys.executable, "-m", "janus_jax.cli.main", "model", "export", str(tmp_path / "d.janus")]
+    subprocess.run([*command, str(tmp_path / "e.janus")], env=off, check=True, capture_output=True)
+    stored = convert.save_state(bundle.load(tmp_path / "e.janus"))
+    for name, array in convert.save_state(convert.cast(model, np.float64)).items():
+        np.testing.assert_array_equal(stored[name], array)

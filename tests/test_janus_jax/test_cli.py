@@ -6,6 +6,8 @@ import sys
 
 import numpy as np
 import pytest
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import read, write
 from flax import nnx
 
@@ -168,6 +170,35 @@ def test_split_keeps_groups_together_and_loses_nothing(tmp_path, capsys):
     trajectories = [{frame.info["trajectory"] for frame in part} for part in parts.values()]
     assert sum(map(len, trajectories)) == 24
     assert all(np.isfinite(frame.get_forces()).all() for part in parts.values() for frame in part)
+
+
+def test_key_value_may_stand_after_options_and_files_may_be_many(tmp_path, capsys):
+    frames = read_frames("water:test")[:4]
+    write(tmp_path / "a.xyz", frames[:2], format="extxyz")
+    write(tmp_path / "b.xyz", frames[2:], format="extxyz")
+    files = [str(tmp_path / name) for name in ("a.xyz", "b.xyz")]
+    plot = str(tmp_path / "p.png")
+    figures = as_json(capsys, "data", "inspect", *files, "--plot", plot, "data.labels.stress_unit=GPa")
+    assert figures["structures"] == 4
+    assert main(["data", "inspect", *files, "--plot", plot, "steps=3"]) == 2
+    assert "steps=3: allowed here are labels." in capsys.readouterr().err
+    assert main(["data", "inspect", files[0], "--plot", str(tmp_path / "none" / "x" / "p.png")]) == 0
+    assert main(["evaluate", "none.janus", files[0], "--plot", plot, "labels.energy=E"]) == 2
+    assert "none.janus" in capsys.readouterr().err
+
+
+def test_isolated_atoms_stay_with_the_training_file(tmp_path, capsys):
+    frames = read_frames("water:test")[:8]
+    lone = [Atoms(symbol, [[0, 0, 0]], info={"config_type": "IsolatedAtom"}) for symbol in "HO"]
+    for atom in lone:
+        atom.calc = SinglePointCalculator(atom, energy=-1.0)
+    write(tmp_path / "all.xyz", [*frames, *lone], format="extxyz")
+    for seed in range(4):
+        out = tmp_path / f"parts{seed}"
+        command = ["data", "split", str(tmp_path / "all.xyz"), "--seed", str(seed), "--out", str(out)]
+        figures = as_json(capsys, *command, "--fractions", "0.5", "0.3")
+        assert sum(part["structures"] for part in figures.values()) == 10
+        assert sum(len(frame) == 1 for frame in read_frames(out / "train.xyz")) == 2
 
 
 def test_convert_brings_units_and_names_to_one_convention(tmp_path, capsys):

@@ -61,6 +61,7 @@ class AseTrajectory(FileSource):
 
     def __getitem__(self, index: int) -> Atoms:
         try:
+            frames: Any
             with Trajectory(str(self.path)) as frames:
                 return frames[index]
         except Exception as error:

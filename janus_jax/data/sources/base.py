@@ -24,10 +24,6 @@ class Source(Protocol):
         """File and frame number, for people."""
         ...
 
-    def origin(self, index: int) -> str:
-        """The file a structure is in: within one file, labels follow one convention."""
-        ...
-
     def fingerprint(self) -> str:
         """Hash of the content: equal content has equal fingerprints, wherever it lies."""
         ...
@@ -40,9 +36,6 @@ class FileSource:
 
     def name(self, index: int) -> str:
         return f"{self.path}, frame {index}"
-
-    def origin(self, index: int) -> str:
-        return str(self.path)
 
     def fingerprint(self) -> str:
         with open(self.path, "rb") as file:
@@ -67,9 +60,6 @@ class Frames:
 
     def name(self, index: int) -> str:
         return f"{self._name}, frame {index}"
-
-    def origin(self, index: int) -> str:
-        return self._name
 
     def fingerprint(self) -> str:
         return digest(*(encode([f.todict(), f.calc and f.calc.results, f.info]) for f in self.frames))
@@ -97,10 +87,6 @@ class Joined:
         part, local = self._find(index)
         return part.name(local)
 
-    def origin(self, index: int) -> str:
-        part, local = self._find(index)
-        return part.origin(local)
-
     def fingerprint(self) -> str:
         return digest(*(part.fingerprint() for part in self.parts))
 
@@ -119,9 +105,6 @@ class Subset:
 
     def name(self, index: int) -> str:
         return self.source.name(int(self.indices[index]))
-
-    def origin(self, index: int) -> str:
-        return self.source.origin(int(self.indices[index]))
 
     def fingerprint(self) -> str:
         return digest(self.source.fingerprint(), self.indices.tobytes().hex())

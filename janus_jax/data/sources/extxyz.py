@@ -122,7 +122,7 @@ def _renamed(line: str, names: Mapping[str, str]) -> str:
 
 def _check_columns(text: str) -> None:
     """Raises ValueError, naming column and atom, for what ASE would misread or report without its column."""
-    count, comment, *rows = text.splitlines()
+    count, comment, *rows = text.replace("\r\n", "\n").split("\n")
     match = re.search(r"Properties=(\S+)", comment)
     fields = (match.group(1) if match else "species:S:1:pos:R:3").strip("\"'").split(":")
     if len(fields) % 3:

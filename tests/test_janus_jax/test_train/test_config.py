@@ -132,3 +132,22 @@ def test_one_line_for_each_key_with_a_problem():
         "data.labels.energi", "data.validation", "loss.config_type_weights.a"
     ]  # fmt: skip
     assert "did you mean data.labels.energy?" in str(caught.value)
+
+
+def test_every_configuration_is_hashable():
+    loaded = config.load(None, ["data.references={H: -1}", "loss.dataset_weights={a: 2}"])
+    assert hash(loaded) == hash(loaded.model_copy())
+    assert hash(loaded) != hash(TrainConfig())
+
+
+def test_empty_sections_mean_defaults_and_keys_given_twice_are_refused(tmp_path):
+    (tmp_path / "a.yaml").write_text("data:\nsteps: 3\n")
+    assert config.load(tmp_path / "a.yaml").data == TrainConfig().data
+    assert config.load(tmp_path / "a.yaml", ["data.test=null"]).data.test is None
+    (tmp_path / "a.yaml").write_text("steps: 3\nsteps: 4\n")
+    with pytest.raises(ConfigError, match="'steps' is given twice"):
+        config.load(tmp_path / "a.yaml")
+
+
+def test_globs_need_no_quotes_within_an_override():
+    assert config.load(None, ["data.train=*.xyz"]).data.train == "*.xyz"

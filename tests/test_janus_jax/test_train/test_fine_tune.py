@@ -12,7 +12,7 @@ from janus_jax.errors import ConfigError, UnknownNameError
 from janus_jax.models import convert
 from janus_jax.models.esen import Esen, EsenConfig
 from janus_jax.testing import dataset
-from janus_jax.train import run
+from janus_jax.train import config, run
 from janus_jax.train.evaluate import evaluate
 from janus_jax.train.fine_tune import moved_references
 from janus_jax.train.prepare import prepare
@@ -61,10 +61,16 @@ def test_a_run_starts_from_the_weights_and_freezes_what_it_is_told(model, relabe
     assert changed
     assert not any(name.startswith("blocks.") for name in changed)
     assert bundle.load(tmp_path / "run").scale == model.scale
+    stored = config.load(tmp_path / "run" / "config.yaml")
+    assert stored.model == MODEL  # the architecture used, not the default
+    (tmp_path / "m.janus").unlink()  # the run has its own copy
+    assert run.resume(tmp_path / "run", ["steps=4"]).figures["steps"] == 4
 
 
 def test_a_pattern_that_freezes_nothing_and_a_second_architecture_are_refused(tiny, tmp_path):
     with pytest.raises(UnknownNameError, match=r"optimizer.freeze 'blocs.\*'"):
         run.run(tiny(tmp_path, "optimizer.freeze=['blocs.*']"))
+    bundle.save(tmp_path / "m.janus", Esen(MODEL, rngs=nnx.Rngs(0)))
     with pytest.raises(ConfigError, match="start_from brings its own architecture"):
-        tiny(tmp_path, "start_from=m.janus")
+        run.run(tiny(tmp_path, f"start_from={tmp_path / 'm.janus'}", "model.channels=4"))
+    assert not (tmp_path / "run").exists()

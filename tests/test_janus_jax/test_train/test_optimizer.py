@@ -7,7 +7,6 @@ import optax
 import pytest
 from flax import nnx
 
-from janus_jax.errors import ConfigError, UnknownNameError
 from janus_jax.models.esen import Esen, EsenConfig
 from janus_jax.train import optimizer
 from janus_jax.train.loss import LossConfig
@@ -80,8 +79,10 @@ def test_average_follows_the_parameters_and_fixed_variables_stay():
 def test_a_gradient_that_is_not_finite_changes_nothing():
     _, state, new, report = update_once(np.nan)
     assert not bool(report.finite)
-    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert int(new.step) == int(state.step) + 1  # a skipped step counts
+    for part in ("params", "ema", "optimizer"):
+        for a, b in zip(*(jax.tree.leaves(getattr(s, part)) for s in (state, new)), strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 OPTAX = {
@@ -137,8 +138,8 @@ def test_the_default_schedule_is_optax_warmup_cosine():
     ],
 )
 def test_schedules_that_do_not_exist_or_fit_are_named(name, arguments, words):
-    with pytest.raises((ConfigError, UnknownNameError), match=words):
-        optimizer.schedule(OptimizerConfig(schedule=name, schedule_arguments=arguments), 10)
+    with pytest.raises(ValueError, match=words):
+        OptimizerConfig(schedule=name, schedule_arguments=arguments)
 
 
 def test_average_is_optax_ema_once_it_is_old_enough():

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from janus_jax import bundle
 from janus_jax.errors import CheckpointError, ConfigError
 from janus_jax.train import run
 from janus_jax.train.checkpoint import FORMAT, MIGRATIONS, Checkpoints
+from janus_jax.train.state import Trainer
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MEASURED = ("step_s", "data_wait_s", "atoms_per_s")
@@ -137,9 +139,13 @@ def test_a_damaged_checkpoint_is_named_left_alone_and_the_one_before_is_used(tin
     damage(last / "state")
     before = {path: path.read_bytes() for path in last.rglob("*") if path.is_file()}
     caplog.clear()
-    run.resume(result.folder)
+    run.resume(result.folder, ["checkpoint.every_steps=1"])
     assert f"{last}: cannot be read" in caplog.text
-    assert {path: path.read_bytes() for path in last.rglob("*") if path.is_file()} == before
+    aside = last.with_name("14.unreadable")  # the run has reached step 14 again, and saved it
+    assert {aside / path.relative_to(last): data for path, data in before.items()} == {
+        path: path.read_bytes() for path in aside.rglob("*") if path.is_file()
+    }
+    assert {"13", "14"} <= set(os.listdir(last.parent))
     assert logged(undisturbed) == logged(result.folder)
     for step in os.listdir(result.folder / "checkpoints"):
         damage(result.folder / "checkpoints" / step)
@@ -153,9 +159,41 @@ def test_a_foreign_folder_is_named_and_left_alone(tiny, tmp_path, caplog):
     foreign.mkdir()
     (foreign / "notes.txt").write_text("mine")
     (foreign / "commit_success.txt").touch()
-    run.resume(result.folder)
+    run.resume(result.folder, ["steps=12"])
     assert "checkpoints/99: " in caplog.text
     assert (foreign / "notes.txt").read_text() == "mine"
+    assert "12" in os.listdir(result.folder / "checkpoints")  # a later number keeps nothing from being saved
+
+
+def spoiled(monkeypatch, steps):
+    """Make the gradient of these steps infinite, as a bad batch would."""
+    original = Trainer._gradient
+
+    def gradient(self, state, graph, counts):
+        value, terms = original(self, state, graph, counts)
+        bad = jnp.isin(state.step + 1, jnp.array(steps))
+        return jax.tree.map(lambda x: jnp.where(bad, jnp.inf, x), value), terms
+
+    monkeypatch.setattr(Trainer, "_gradient", gradient)
+
+
+def test_skipped_steps_count_and_resume_bit_for_bit(tiny, tmp_path, monkeypatch):
+    spoiled(monkeypatch, [3, 4, 8])
+    whole = run.run(tiny(tmp_path / "a", *LONG)).folder
+    assert [row["step"] for row in logged(whole) if "train_loss" in row] == list(range(1, 15))
+    again = run.run(tiny(tmp_path / "c", *LONG, "checkpoint.time_limit_minutes=1e-9")).folder
+    for _ in range(5):  # a step at a time, over the first skipped ones
+        assert run.resume(again).stopped == "time limit"
+    run.resume(again, ["checkpoint.time_limit_minutes=null"])
+    assert_equal_runs(whole, again)
+
+
+def test_an_early_stop_stays_where_it_is_when_resumed(tiny, tmp_path):
+    still = ["optimizer.learning_rate=1e-12", "optimizer.weight_decay=0", "optimizer.ema_decay=0"]
+    result = run.run(tiny(tmp_path, "steps=30", "validate_every=1", "patience=2", *still))
+    ended = result.figures["steps"]
+    assert ended < 30
+    assert run.resume(result.folder).figures["steps"] == ended
 
 
 def test_changed_data_are_refused(tiny, files, tmp_path):
