@@ -116,6 +116,34 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--out", required=True, help="output extxyz; isolated-atom energies go beside it as .json")
     sub.add_argument("--workers", type=int, default=2, help="processes (default: %(default)s)")
 
+    actions = group("schedule", "pipeline schedules: show, compare, tune; simulated, nothing is run")
+    for action, text in (
+        ("show", "one schedule in time"),
+        ("compare", "all schedules side by side"),
+        ("tune", "unit of wavek or cap of split under a memory budget"),
+    ):
+        sub = command(action, text, actions, "schedule")
+        if action != "compare":
+            sub.add_argument("--schedule", default="split", help="by name (default: %(default)s)")
+        sub.add_argument("--stages", type=int, default=4, help="(default: %(default)s)")
+        sub.add_argument("--microbatches", type=int, default=12, help="(default: %(default)s)")
+        sub.add_argument("--times", help="of the phases: FE=1,FF=1.43,BF=3.12,BE=1.66 (the default)")
+        sub.add_argument("--model", help="times of a model in the paper: UMA-1.2B, UMA-2.3B, eSEN-100M, eSEN-220M")
+        sub.add_argument("--split", help="parts of BF and BE: BFt=1,BEh=0.55")
+        sub.add_argument("--transfer", type=float, default=0.0, help="time of a transfer (default: %(default)s)")
+        sub.add_argument("--blocking", action="store_true", help="transfers keep both devices busy")
+        sub.add_argument("--seconds", type=float, default=2.0, help="for the search of split (default: %(default)s)")
+        sub.add_argument("--seed", type=int, default=0, help="of that search (default: %(default)s)")
+        if action == "tune":
+            sub.add_argument("--memory", type=float, help="budget, in the unit of --sizes")
+            sub.add_argument("--sizes", help="what each phase keeps: FE=1,FF=1,BF=1 (default: one unit each)")
+        else:
+            sub.add_argument("--unit", type=int, help="of wavek (default: the stages)")
+            sub.add_argument("--cap", type=int, help="of split (default: twice the stages)")
+        if action == "show":
+            for name in ("svg", "trace", "csv", "text"):
+                sub.add_argument(f"--{name}", metavar="FILE", help=f"write it as {name}")
+
     command("doctor", "versions, devices, and packages that shadow ours")
     return top
 

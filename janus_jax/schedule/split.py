@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from janus_jax.errors import ScheduleError
-from janus_jax.schedule.instructions import Instruction, Schedule, folded
+from janus_jax.schedule.instructions import Schedule, folded
 from janus_jax.schedule.lowering import computations, lower
 from janus_jax.schedule.times import TYPICAL, PhaseTimes
 
@@ -246,13 +246,13 @@ def _rules(problem: Problem):
     """Priorities (small first): fixed orders of phases with earlier micro-batches first, and the longest way to go."""
     for rule in RULES:
         rank = [rule.index(op) for op in OPS]
-        yield [rank[k // (problem.p * problem.n)] * problem.n + k % problem.n for k in range(problem.count)]
+        yield [float(rank[k // (problem.p * problem.n)] * problem.n + k % problem.n) for k in range(problem.count)]
     for weight in (0.0, 0.25, 0.5, 1.0):
         yield [weight * (k % problem.n) * problem.time[0] * 2 - problem.tail[k] for k in range(problem.count)]
 
 
 def _changed(problem: Problem, priority: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A neighbour: one phase kind on one device moved, single phases jittered, or two kinds swapped for some micro-batches."""
+    """A neighbour: phases of one kind moved, single phases jittered, or two kinds swapped on a device."""
     result = priority.copy()
     scale = priority.std() or 1.0
     grid = result.reshape(len(OPS), problem.p, problem.n)
@@ -273,8 +273,3 @@ def _changed(problem: Problem, priority: np.ndarray, rng: np.random.Generator) -
         high = low + 1 + rng.integers(problem.n - low)
         grid[[a, b], device, low:high] = grid[[b, a], device, low:high]
     return result
-
-
-def order_of(schedule: Schedule) -> tuple[tuple[Instruction, ...], ...]:
-    """The computations of each device, in order."""
-    return schedule.compute()

@@ -32,12 +32,13 @@ def _from_1(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_from_1(values: dict[str, Any]) -> dict[str, Any]:
-    """Format 1 had the names of labels under data.keys; later configurations come back as they are."""
+    """Format 1 had the names of labels under data.keys, and AdamW; later configurations come back as they are."""
     data = dict(values.get("data", {}))
     if not {"energy", "forces", "stress"} & set(data.get("keys", {})):
         return values
     data["labels"] = data.pop("keys")
-    return {**values, "data": data}
+    optimizer = {"method": "adamw", **values.get("optimizer", {})}  # there was no other
+    return {**values, "data": data, "optimizer": optimizer}
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}

@@ -9,7 +9,7 @@ section B.4). Any other of optax's schedules can be named.
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from fnmatch import fnmatch
 from typing import Any, Literal, cast
 
@@ -153,13 +153,20 @@ def frozen(params: nnx.State, patterns: Sequence[str]) -> nnx.State:
     )
 
 
+def _matrix_axes(path, leaf) -> contrib.MuonDimensionNumbers | None:
+    name = name_of_leaf(path)
+    plain = leaf.ndim < 2 or leaf.shape[0] == 1 or "embedding.weight" in name or "norm" in name
+    return None if plain else contrib.MuonDimensionNumbers(leaf.ndim - 1, leaf.ndim - 2)
+
+
 def matrices(params: nnx.State) -> nnx.State:
     """Which axes of a parameter Muon takes as rows and columns; None where it is no weight matrix."""
+    return jax.tree_util.tree_map_with_path(_matrix_axes, params)
 
+
+def _is_matrix(params: nnx.State) -> nnx.State:
     def rule(path, leaf):
-        name = name_of_leaf(path)
-        plain = leaf.ndim < 2 or leaf.shape[0] == 1 or "embedding.weight" in name or "norm" in name
-        return None if plain else contrib.MuonDimensionNumbers(leaf.ndim - 1, leaf.ndim - 2)
+        return "rest" if _matrix_axes(path, leaf) is None else "matrix"
 
     return jax.tree_util.tree_map_with_path(rule, params)
 
@@ -167,15 +174,16 @@ def matrices(params: nnx.State) -> nnx.State:
 def _method(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTransformation:
     decay = config.weight_decay
     if config.method == "muon":
-        return contrib.muon(
-            rate,
-            weight_decay=decay,
-            adam_learning_rate=rate,
-            adam_weight_decay=decay,
-            weight_decay_mask=decays,
-            consistent_rms=MUON_RMS,
-            muon_weight_dimension_numbers=cast(Any, matrices),
-        )
+        methods: dict[Hashable, optax.GradientTransformation] = {
+            "matrix": contrib.muon(
+                rate,
+                weight_decay=decay,
+                consistent_rms=MUON_RMS,
+                muon_weight_dimension_numbers=cast(Any, matrices),
+            ),
+            "rest": optax.adamw(rate, weight_decay=decay, mask=decays, nesterov=True),
+        }
+        return optax.transforms.partition(methods, _is_matrix)
     if config.method == "amsgrad":
         steps = [optax.scale_by_amsgrad(), optax.add_decayed_weights(decay, mask=decays)]
         return optax.chain(*steps, optax.scale_by_learning_rate(rate))

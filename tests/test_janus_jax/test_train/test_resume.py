@@ -171,7 +171,7 @@ def spoiled(monkeypatch, steps):
 
     def gradient(self, state, graph, counts):
         value, terms = original(self, state, graph, counts)
-        bad = jnp.isin(state.step + 1, jnp.array(steps))
+        bad = jnp.isin(state.step + 1, jnp.array(steps, jnp.int32))
         return jax.tree.map(lambda x: jnp.where(bad, jnp.inf, x), value), terms
 
     monkeypatch.setattr(Trainer, "_gradient", gradient)

@@ -1,0 +1,178 @@
+"""Every schedule passes the same suite: valid, complete, no faster than it can be, text that comes back."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from janus_jax.errors import ScheduleError, UnknownNameError
+from janus_jax.schedule import NAMES, PhaseTimes, make, paper, simulate, validate
+from janus_jax.schedule.instructions import COMPUTE, RECEIVE, SEND, Instruction, from_csv, from_text, to_csv, to_text
+from janus_jax.schedule.split import lower_bound
+
+positive = st.floats(0.05, 20)
+few = settings(max_examples=25, deadline=None)
+
+
+@st.composite
+def cases(draw):
+    """(schedule, times)."""
+    name = draw(st.sampled_from(NAMES))
+    stages, micro = draw(st.integers(1, 16)), draw(st.integers(1, 24))
+    phases = {op: draw(positive) for op in ("FE", "FF", "BF", "BE")}
+    parts = {"BFt": phases["BF"] * draw(st.floats(0.1, 0.9)), "BEh": phases["BE"] * draw(st.floats(0.1, 0.9))}
+    times = PhaseTimes(phases, parts)
+    option = {"unit": draw(st.integers(1, 40))} if name == "wavek" else {}
+    if name == "split":
+        option = {"cap": draw(st.integers(1, 40)), "trials": 3, "seconds": 0.0}
+    return make(name, stages, micro, times=times, **option), times
+
+
+@few
+@given(cases())
+def test_every_schedule_is_valid_and_simulates(case):
+    schedule, times = case
+    validate(schedule)
+    for blocking in (False, True):
+        for transfer in (0.0, 0.3):
+            timeline = simulate(schedule, times, transfer, blocking=blocking)
+            work = times.total(schedule.stages, schedule.micro_batches, recompute=schedule.recompute)
+            np.testing.assert_allclose(timeline.busy.sum(), work, rtol=1e-9)
+            assert 0 <= timeline.bubble < 1
+            np.testing.assert_allclose(sum(timeline.parts.values()), timeline.bubble, atol=1e-9)
+            for start, end in zip(timeline.start, timeline.end, strict=True):
+                assert (end >= start).all()
+                assert (start[1:] >= end[:-1] - 1e-9).all()
+    assert all(values[-1] == pytest.approx(0, abs=1e-9) for _, values in timeline.memory)
+
+
+@few
+@given(cases())
+def test_text_and_csv_come_back(case):
+    schedule, _ = case
+    for write, read in ((to_text, from_text), (to_csv, from_csv)):
+        again = read(write(schedule))
+        assert again.devices == schedule.devices
+        assert (again.energy_device, again.force_device, again.recompute) == (
+            schedule.energy_device, schedule.force_device, schedule.recompute
+        )  # fmt: skip
+
+
+@few
+@given(cases(), st.data())
+def test_a_damaged_schedule_is_caught_at_the_right_device(case, data):
+    schedule, _ = case
+    device = data.draw(st.integers(0, len(schedule.devices) - 1))
+    instructions = list(schedule.devices[device])
+    position = data.draw(st.integers(0, len(instructions) - 1))
+    victim = instructions[position]
+    kind = data.draw(st.sampled_from(["dropped", "doubled"]))
+    if kind == "dropped":
+        del instructions[position]
+    else:
+        instructions.insert(position, victim)
+    devices = list(schedule.devices)
+    devices[device] = tuple(instructions)
+    with pytest.raises(ScheduleError) as caught:
+        validate(schedule.replace(devices=tuple(devices)))
+    if victim.op in COMPUTE:
+        assert f"device {device}" in str(caught.value) or "FE" in str(caught.value)
+        assert victim.op in str(caught.value)
+
+
+@few
+@given(cases(), st.data())
+def test_a_computation_before_its_input_is_caught(case, data):
+    schedule, _ = case
+    device = data.draw(st.integers(0, len(schedule.devices) - 1))
+    instructions = list(schedule.devices[device])
+    backward = [k for k, i in enumerate(instructions) if i.op in ("BF", "BFt")]
+    if not backward:
+        return
+    position = data.draw(st.sampled_from(backward))
+    victim = instructions[position]
+    before = next(k for k, i in enumerate(instructions) if i == Instruction("FF", victim.stage, victim.micro))
+    instructions[before], instructions[position] = victim, instructions[before]
+    devices = list(schedule.devices)
+    devices[device] = tuple(instructions)
+    with pytest.raises(ScheduleError, match=rf"device {device}, position {before}, {victim.op}"):
+        validate(schedule.replace(devices=tuple(devices)))
+
+
+def test_a_send_without_its_receive_is_caught():
+    schedule = make("wavek", 3, 4)
+    for ops in (SEND, RECEIVE):
+        devices = list(schedule.devices)
+        position = next(k for k, i in enumerate(devices[1]) if i.op in ops)
+        devices[1] = devices[1][:position] + devices[1][position + 1 :]
+        with pytest.raises(ScheduleError, match=r"device \d, position \d+"):
+            validate(schedule.replace(devices=tuple(devices)))
+
+
+@few
+@given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 14), st.data())
+def test_split_holds_the_cap_and_is_never_below_the_bound(stages, micro, cap, data):
+    phases = {op: data.draw(positive) for op in ("FE", "FF", "BF", "BE")}
+    times = PhaseTimes(phases, micro=tuple(data.draw(st.lists(positive, min_size=micro, max_size=micro))))
+    schedule = make("split", stages, micro, cap=cap, times=times, trials=5, seconds=0.0)
+    timeline = simulate(schedule, times)
+    assert timeline.inflight.max() <= cap
+    assert timeline.makespan >= lower_bound(stages, micro, times, cap) * (1 - 1e-9)
+    again = make("split", stages, micro, cap=cap, times=times, trials=5, seconds=0.0)
+    assert again.devices == schedule.devices
+
+
+@pytest.mark.parametrize("model", ["UMA-1.2B", "UMA-2.3B", "eSEN-100M", "eSEN-220M"])
+def test_split_beats_wavek(model):
+    times = paper(model)
+    ours = simulate(make("split", 4, 12, cap=8, times=times, trials=200, seconds=0.0), times)
+    best = min(simulate(make("wavek", 4, 12, unit=k), times).makespan for k in range(4, 13))
+    assert ours.makespan < 0.95 * best
+
+
+def test_wavek_is_that_of_figure_4():
+    schedule = make("wavek", 3, 6, unit=6)
+    words = [" ".join(f"{i.op}{i.micro}" for i in device) for device in schedule.compute()]
+    assert words[0] == (
+        "FE0 FE1 FE2 FF0 FE3 FF1 FE4 FF2 FE5 FF3 BF0 FF4 BF1 FF5 BF2 BE0 BF3 BE1 BF4 BE2 BF5 BE3 BE4 BE5"
+    )
+    assert words[2].startswith("FE0 FF0 FE1 FF1 FE2 FF2")
+    assert words[2].endswith("BF4 BE4 BF5 BE5")
+
+
+def test_a_simulation_worked_out_by_hand():
+    times = PhaseTimes({"FE": 1.0, "FF": 2.0, "BF": 4.0, "BE": 3.0})
+    # One micro-batch on two stages is a chain: 2 FE, 2 FF, 2 BF, 2 BE.
+    for name, extra in (("symfold", 0.0), ("wavek", 0.0), ("hanayo_2nd", 2.0), ("1f1b_2nd", 2.0)):
+        timeline = simulate(make(name, 2, 1), times)
+        assert timeline.makespan == pytest.approx(20 + extra), name
+    timeline = simulate(make("symfold", 2, 1), times, transfer=0.5)
+    assert timeline.makespan == pytest.approx(20 + 4 * 0.5)  # SAE, SAF, SGF, SGE
+    assert timeline.bubble == pytest.approx(1 - 20 / (2 * 22))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"name": "wave"}, UnknownNameError, "Did you mean 'wavek'"),
+        ({"stages": 0}, ScheduleError, "stages is 0"),
+        ({"cap": 3}, ScheduleError, "a cap belongs to split"),
+        ({"name": "split", "cap": 0}, ScheduleError, "cap is 0"),
+        ({"name": "symfold", "unit": 3}, ScheduleError, "a unit belongs to wavek"),
+    ],
+)
+def test_bad_parameters_are_named(change, error, words):
+    arguments = {"name": "wavek", "stages": 2, "micro_batches": 4} | change
+    with pytest.raises(error, match=words):
+        make(**arguments)
+
+
+def test_bad_times_are_named():
+    for phases, parts, words in (
+        ({"FE": 1.0}, {}, "FF, BF, BE missing"),
+        ({"FE": 1.0, "FF": 1.0, "BF": 1.0, "BE": -1.0}, {}, "positive"),
+        ({"FE": 1.0, "FF": 1.0, "BF": 1.0, "BE": 1.0}, {"BFt": 2.0}, "BFt is a part of BF"),
+        ({"FE": 1.0, "FF": 1.0, "BF": 1.0, "BE": 1.0, "XX": 1.0}, {}, "Unknown phase"),
+    ):
+        with pytest.raises((ScheduleError, UnknownNameError), match=words):
+            PhaseTimes(phases, parts)
