@@ -44,6 +44,7 @@ def main() -> None:
     reached = next((p for p in ours["curve"] if p["force_mae_meV_per_angstrom"] <= target), None)
     end = trained(mlip["curve"][-1])
     record = {
+        "command": "python benchmarks/accuracy.py --mlip PYTHON",
         "cores": len(os.sched_getaffinity(0)),
         "mlip": mlip,
         "janus_jax": ours,

@@ -50,6 +50,7 @@ def main() -> None:
         cached = time.perf_counter() - began
         data = Dataset(source, summary, np.arange(len(source)), CUTOFF, {}, memory_bytes=0)
         record = {
+            "command": "python benchmarks/data.py",
             "structures": len(source),
             "atoms": int(data.atoms.sum(dtype=np.int64)),
             "edges": int(data.edges.sum(dtype=np.int64)),

@@ -16,22 +16,28 @@ few = settings(max_examples=25, deadline=None)
 
 @st.composite
 def cases(draw):
-    """(schedule, times)."""
+    """Arguments of `built`."""
     name = draw(st.sampled_from(NAMES))
     stages, micro = draw(st.integers(1, 16)), draw(st.integers(1, 24))
     phases = {op: draw(positive) for op in ("FE", "FF", "BF", "BE")}
     parts = {"BFt": phases["BF"] * draw(st.floats(0.1, 0.9)), "BEh": phases["BE"] * draw(st.floats(0.1, 0.9))}
-    times = PhaseTimes(phases, parts)
     option = {"unit": draw(st.integers(1, 40))} if name == "wavek" else {}
     if name == "split":
         option = {"cap": draw(st.integers(1, 40)), "trials": 3, "seconds": 0.0}
+    return name, stages, micro, phases, parts, option
+
+
+def built(case):
+    """(schedule, times)."""
+    name, stages, micro, phases, parts, option = case
+    times = PhaseTimes(phases, parts)
     return make(name, stages, micro, times=times, **option), times
 
 
 @few
 @given(cases())
 def test_every_schedule_is_valid_and_simulates(case):
-    schedule, times = case
+    schedule, times = built(case)
     validate(schedule)
     for blocking in (False, True):
         for transfer in (0.0, 0.3):
@@ -49,7 +55,7 @@ def test_every_schedule_is_valid_and_simulates(case):
 @few
 @given(cases())
 def test_text_and_csv_come_back(case):
-    schedule, _ = case
+    schedule, _ = built(case)
     for write, read in ((to_text, from_text), (to_csv, from_csv)):
         again = read(write(schedule))
         assert again.devices == schedule.devices
@@ -61,7 +67,7 @@ def test_text_and_csv_come_back(case):
 @few
 @given(cases(), st.data())
 def test_a_damaged_schedule_is_caught_at_the_right_device(case, data):
-    schedule, _ = case
+    schedule, _ = built(case)
     device = data.draw(st.integers(0, len(schedule.devices) - 1))
     instructions = list(schedule.devices[device])
     position = data.draw(st.integers(0, len(instructions) - 1))
@@ -83,7 +89,7 @@ def test_a_damaged_schedule_is_caught_at_the_right_device(case, data):
 @few
 @given(cases(), st.data())
 def test_a_computation_before_its_input_is_caught(case, data):
-    schedule, _ = case
+    schedule, _ = built(case)
     device = data.draw(st.integers(0, len(schedule.devices) - 1))
     instructions = list(schedule.devices[device])
     backward = [k for k, i in enumerate(instructions) if i.op in ("BF", "BFt")]
