@@ -84,6 +84,8 @@ class TrackingConfig(Section):
     tensorboard: bool = True
     wandb_project: str | None = None
     """Weights & Biases project (needs the extra wandb)."""
+    report: bool = True
+    """Pictures and report.html at the end; janus-jax report makes it later."""
 
 
 class TrainConfig(Section):

@@ -188,12 +188,14 @@ def _finish(config: TrainConfig, prepared: Prepared, folder: Path, outcome: Outc
             if len(set(groups)) > 1:
                 figures[f"{name}_by_{kind}"] = evaluation.by_group(groups)
         worst.save(evaluation, data, folder / "evaluation" / f"worst_{name}.extxyz")
-        plots.parity(evaluation, folder / "plots" / f"parity_{name}.png", title=name)
+        if config.tracking.report:
+            plots.parity(evaluation, folder / "plots" / f"parity_{name}.png", title=name)
     figures["seconds"] = round(outcome.progress.seconds + time.perf_counter() - start, 1)
     events = read_rows(folder / "events.jsonl")
     figures["compilations"] = sum(row["event"] == "compilation" and row["what"] == "gradient" for row in events)
     bundle.save(folder / bundle.MODEL_FILE, outcome.model, figures, prepared.data_hash)
     (folder / "results.json").write_text(json.dumps(figures, indent=1) + "\n")
-    plots.learning_curves(read_rows(folder / "metrics.jsonl"), folder / "plots" / "learning_curve.png")
-    report.write(folder)
+    if config.tracking.report:
+        plots.learning_curves(read_rows(folder / "metrics.jsonl"), folder / "plots" / "learning_curve.png")
+        report.write(folder)
     return RunResult(folder, outcome.model, figures)

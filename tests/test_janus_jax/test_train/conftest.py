@@ -9,7 +9,8 @@ from janus_jax.train import config
 TINY = [
     "model={cutoff_angstrom: 3, num_layers: 1, channels: 8, hidden_channels: 8, edge_channels: 8, num_basis: 8}",
     "batch.atoms=64", "steps=8", "validate_every=4", "optimizer.warmup_steps=2", "optimizer.ema_decay=0.5",
-    "tracking.tensorboard=false",
+    "tracking.tensorboard=false", "tracking.report=false",
+    "optimizer.method=adamw",  # compiles faster; muon is tested in test_optimizer.py and by the water recipe
 ]  # fmt: skip
 
 

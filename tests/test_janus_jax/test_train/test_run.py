@@ -20,7 +20,7 @@ from janus_jax.train.prepare import prepare
 @pytest.fixture(scope="module")
 def result(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    return run.run(tiny(folder, "batch.micro_batches=2", "tracking.tensorboard=true"))
+    return run.run(tiny(folder, "batch.micro_batches=2", "tracking.tensorboard=true", "tracking.report=true"))
 
 
 def rows(result, name="metrics.jsonl"):
