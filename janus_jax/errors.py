@@ -6,7 +6,13 @@ All derive from `JanusError`, which the command line prints as one sentence with
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+
+def listed(items: Sequence[str], most: int) -> str:
+    """The first `most` of what is to be named, and how many more there are."""
+    more = len(items) - most
+    return "; ".join(items[:most]) + (f"; and {more} more" if more > 0 else "")
 
 
 class JanusError(Exception):

@@ -8,3 +8,8 @@ QUANTITIES = {
     "stress": ("meV_per_angstrom3", "meV/Å^3"),
 }
 """What errors are reported of: unit in the names of figures, unit for people."""
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """For people: "-" where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from janus_jax.units import QUANTITIES
+from janus_jax.units import QUANTITIES, number
 
 
 def show_metrics(parts: dict[str, dict[str, Any]]) -> None:
@@ -32,8 +32,3 @@ def show(columns: list[str], rows: list[list[Any]], title: str | None = None) ->
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     Console(highlight=False).print(table)
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """For people: "-" where there is none."""
-    return "-" if value is None else f"{value:.{digits}f}"

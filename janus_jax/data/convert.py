@@ -5,11 +5,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ase import Atoms
 from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.constraints import FixAtoms, FixCartesian
 from ase.db import connect
 from ase.io import write
 from ase.io.extxyz import key_val_dict_to_str, key_val_str_to_dict
@@ -19,7 +17,6 @@ from janus_jax.data.labels import CANDIDATES, LabelConfig, read_labels
 from janus_jax.data.sources import aselmdb
 from janus_jax.data.sources.ase_files import ARRAYS, data_of
 from janus_jax.data.sources.base import Source
-from janus_jax.data.summary import fixed_atoms
 from janus_jax.errors import DataError
 
 FORMATS = (".xyz", ".extxyz", ".aselmdb", ".db")
@@ -106,7 +103,7 @@ def _extxyz(path: Path, structures: Iterable[Atoms]) -> int:
 
 
 def _for_extxyz(frame: Atoms) -> Atoms:
-    """The frame with `info` and constraints in a form that ASE's writer and reader bring back unchanged.
+    """The frame with `info` in a form that ASE's writer and reader bring back unchanged.
 
     Raises:
         DataError: a text holds what the format has no way to write.
@@ -116,11 +113,6 @@ def _for_extxyz(frame: Atoms) -> Atoms:
     data = data_of(frame)
     data.pop(ARRAYS, None)
     result.info = {key: _writable(key, value) for key, value in data.items()}
-    held = {type(constraint) for constraint in frame.constraints}
-    if held == {FixAtoms, FixCartesian}:  # the writer looks at the first constraint only
-        full = [FixCartesian(k, (True, True, True)) for k in fixed_atoms(frame)]
-        partial = [c for c in frame.constraints if isinstance(c, FixCartesian) and not np.all(c.mask)]
-        result.set_constraint(full + partial)
     return result
 
 

@@ -6,7 +6,7 @@ A computation is named by a key (op, stage, micro); FE run again for FF's sake i
 from collections.abc import Iterator, Mapping, Sequence
 
 from janus_jax.errors import ScheduleError
-from janus_jax.schedule.instructions import COMPUTE, Instruction, Schedule, virtual_stage
+from janus_jax.schedule.instructions import COMPUTE, Instruction, Schedule, stage_of, virtual_stage
 
 Key = tuple[str, int, int]
 
@@ -28,8 +28,8 @@ def needs(key: Key, stages: int, *, split: bool, recompute: bool) -> list[Key]:
         return [("BFt", s, m)]
     if op in ("BE", "BEh"):
         after = [(be, s + 1, m)] if s < stages - 1 else [(bf, s, m)]
-        local = [("BFr", s, m)] if split else []
-        return [*after, *local, *([] if recompute else [("BF" if not split else "BFt", s, m)]), ("FE", s, m)]
+        local = [] if recompute else [("BFr" if split else "BF", s, m)]
+        return [*after, *local, ("FE", s, m)]
     if op == "BEw":
         return [("BEh", s, m)]
     raise ScheduleError(f"{op} is no computation of a second-order schedule")
@@ -38,7 +38,7 @@ def needs(key: Key, stages: int, *, split: bool, recompute: bool) -> list[Key]:
 def sent_by(op: str, stage: int, stages: int) -> tuple[str, int] | None:
     """What a computation sends on: (send operation, virtual stage it goes to); None where nothing leaves."""
     here = virtual_stage(op, stage, stages)
-    kind = "E" if here < stages else "F"
+    _, kind = stage_of(here, stages)
     if op in ("FE", "FF"):
         return (f"SA{kind}", here + 1) if here < 2 * stages - 1 else None
     if op in ("BF", "BFt", "BE", "BEh"):

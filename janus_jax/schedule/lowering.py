@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from janus_jax.errors import ScheduleError
 from janus_jax.schedule.dependencies import Key, keys, needs, sent_by
-from janus_jax.schedule.instructions import Instruction, Schedule
+from janus_jax.schedule.instructions import Instruction, Schedule, stage_of
 from janus_jax.schedule.times import TYPICAL, PhaseTimes
 
 
@@ -78,7 +78,7 @@ def lower(schedule: Schedule, times: PhaseTimes = TYPICAL) -> Schedule:
         else:
             send, receive, to = transfer(op, stage, stages)
             lists[device].append(Instruction(send, stage, micro))
-            lists[schedule.virtual_device(to)].append(Instruction(receive, stage_at(to, stages), micro))
+            lists[schedule.virtual_device(to)].append(Instruction(receive, stage_of(to, stages)[0], micro))
     ends = (Instruction("AR"), Instruction("OS"))
     return schedule.replace(devices=tuple((*instructions, *ends) for instructions in lists))
 
@@ -88,11 +88,7 @@ def transfer(op: str, stage: int, stages: int) -> tuple[str, str, int]:
     sent = sent_by(op, stage, stages)
     assert sent is not None
     send, to = sent
-    return send, f"R{send[1]}{'E' if to < stages else 'F'}", to
-
-
-def stage_at(virtual: int, stages: int) -> int:
-    return virtual if virtual < stages else 2 * stages - 1 - virtual
+    return send, f"R{send[1]}{stage_of(to, stages)[1]}", to
 
 
 def computations(

@@ -6,12 +6,12 @@ dropped. 4-6 make WaveK: micro-batches in units of k, each a forward wave and a 
 boundaries inside and between units overlapped.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from janus_jax.schedule.instructions import Instruction, Schedule, folded, stage_of
-from janus_jax.schedule.lowering import computations, lower
+from janus_jax.schedule.lowering import computations, lower, timed
+from janus_jax.schedule.times import UNIT
 
 Order = tuple[tuple[Instruction, ...], ...]
 """Computations of each device."""
@@ -59,8 +59,8 @@ def pass_2_fold(remapped: Schedule) -> Schedule:
     At equal times energy goes before force in the forward flow, force before energy in the backward flow.
     """
     stages = remapped.stages
-    groups: list[list[tuple[int, int, list[Instruction]]]] = [[] for _ in range(stages)]
-    times = _slots(remapped)
+    groups: list[list[tuple[float, int, list[Instruction]]]] = [[] for _ in range(stages)]
+    start = timed(remapped, UNIT)
     for v, instructions in enumerate(remapped.devices):
         stage, kind = stage_of(v, stages)
         waiting: list[Instruction] = []
@@ -73,7 +73,7 @@ def pass_2_fold(remapped: Schedule) -> Schedule:
             waiting.append(instruction)
             if instruction.op in ("FE", "FF", "BF", "BE"):
                 first = kind == ("E" if instruction.op[0] == "F" else "F")
-                groups[stage].append((times[v, instruction.op, instruction.micro], 0 if first else 1, waiting))
+                groups[stage].append((start[instruction][0], 0 if first else 1, waiting))
                 waiting = []
     ends = (Instruction("AR"), Instruction("OS"))
     lists = []
@@ -81,30 +81,6 @@ def pass_2_fold(remapped: Schedule) -> Schedule:
         ordered = sorted(device, key=lambda group: group[:2])
         lists.append((*(instruction for group in ordered for instruction in group[2]), *ends))
     return remapped.replace(name="folded", devices=tuple(lists), force_device=folded(stages))
-
-
-def _slots(remapped: Schedule) -> dict[tuple[int, str, int], int]:
-    """Start of each computation when all phases take one unit of time and transfers none."""
-    virtual = 2 * remapped.stages
-    lists = [[i for i in device if i.op in ("FE", "FF", "BF", "BE")] for device in remapped.devices]
-    at, free, ends = [0] * virtual, [0] * virtual, {}
-    done = True
-    while done:
-        done = False
-        for v in range(virtual):
-            while at[v] < len(lists[v]):
-                op, _, micro = lists[v][at[v]]
-                forward = op[0] == "F"
-                before = v - 1 if forward else v + 1
-                local = [] if forward else [("F", v, micro)]
-                remote = [] if before in (-1, virtual) else [(op[0], before, micro)]
-                if any(key not in ends for key in (*remote, *local)):
-                    break
-                start = max([free[v], *(ends[key] for key in (*remote, *local))])
-                ends[op[0], v, micro] = free[v] = start + 1
-                at[v] += 1
-                done = True
-    return {(v, i.op, i.micro): ends[i.op[0], v, i.micro] - 1 for v in range(virtual) for i in lists[v]}
 
 
 def pass_3_prune(folded_schedule: Schedule) -> Schedule:
@@ -158,8 +134,7 @@ def pass_6_compose(units: Sequence[Order], symfold: Schedule, k: int) -> Schedul
     for unit in units[1:]:
         joined = tuple(_interleave(*lists) for lists in zip(joined, unit, strict=True))
     place = folded(symfold.stages)
-    name = f"wavek k={k}"
-    return lower(computations(name, joined, symfold.micro_batches, place, place))
+    return lower(computations(f"wavek k={k}", joined, symfold.micro_batches, place, place))
 
 
 def _interleave(before: Sequence[Instruction], after: Sequence[Instruction]) -> tuple[Instruction, ...]:
@@ -195,6 +170,4 @@ def wavek(stages: int, micro_batches: int, k: int) -> Schedule:
     """Passes 0 to 6 with unit size k, at most the number of micro-batches."""
     k = min(k, micro_batches)
     base = symfold(stages, micro_batches)
-    return dataclasses.replace(
-        pass_6_compose([pass_5_overlap(wave) for wave in pass_4_decompose(base, k)], base, k), name=f"wavek k={k}"
-    )
+    return pass_6_compose([pass_5_overlap(wave) for wave in pass_4_decompose(base, k)], base, k)

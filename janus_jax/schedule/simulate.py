@@ -110,7 +110,7 @@ class _State:
         self.start: list[list[float]] = [[] for _ in range(count)]
         self.end: list[list[float]] = [[] for _ in range(count)]
         self.done: list[dict] = [{} for _ in range(count)]
-        self.sent: dict[Data, float] = {}  # when a transfer starts (blocking) or arrives (overlapped)
+        self.sent: dict[Data, float] = {}  # when what is on its way arrives
         self.link: dict[tuple[int, int], float] = {}
         self.arrived: list[dict[Data, float]] = [{} for _ in range(count)]
         self.split, self.recompute = schedule.split, schedule.recompute

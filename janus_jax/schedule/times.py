@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class PhaseTimes:
                 given = f"{part}={self.parts[part]:g}, {whole}={self.phases[whole]:g}"
                 raise ScheduleError(f"split: {part} is a part of {whole} and must be shorter; got {given}")
 
-    @property
+    @cached_property
     def costs(self) -> dict[str, float]:
         """Time by operation, parts included, for factors of 1."""
         fe, bf, be = (self.phases[op] for op in ("FE", "BF", "BE"))
@@ -63,14 +64,7 @@ class PhaseTimes:
     def of(self, op: str, stage: int, micro: int) -> float:
         """Time of one computation."""
         factor = (1.0 if self.stage is None else self.stage[stage]) * (1.0 if self.micro is None else self.micro[micro])
-        return self.costs_cached[op] * factor
-
-    @property
-    def costs_cached(self) -> dict[str, float]:
-        cached = self.__dict__.get("_costs")
-        if cached is None:
-            object.__setattr__(self, "_costs", cached := self.costs)
-        return cached
+        return self.costs[op] * factor
 
     def total(self, stages: int, micro_batches: int, *, recompute: bool = False) -> float:
         """Time of all computations of a step."""

@@ -124,16 +124,14 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
                 self.folder / str(step), f"cannot be read ({type(error).__name__}: {text})"
             ) from error
 
-    def restore(self, like: TrainState, step: int | None = None) -> tuple[TrainState, dict[str, Any]]:
-        """State and description at `step`, or of the newest checkpoint that can be read.
+    def restore(self, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        """State and description of the newest checkpoint that can be read.
 
         Checkpoints that cannot be read are named in the log and left alone.
 
         Raises:
-            CheckpointError: `step` cannot be read, or no checkpoint can.
+            CheckpointError: no checkpoint can be read.
         """
-        if step is not None:
-            return self.state(step, like), self.about(step)
         for newest in reversed(self.steps()):
             try:
                 return self.state(newest, like), self.about(newest)

@@ -1,7 +1,6 @@
 """The training loop: draw, differentiate, update, validate, checkpoint."""
 
 import dataclasses
-import json
 import logging
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import numpy as np
 
 from janus_jax import bundle, compilation, prediction
 from janus_jax.data.loader import GlobalBatch, Position, stream
-from janus_jax.errors import CheckpointError, TrainingError
+from janus_jax.errors import CheckpointError, TrainingError, listed
 from janus_jax.models.potential import Potential
 from janus_jax.train import optimizer
 from janus_jax.train.checkpoint import Checkpoints
@@ -208,13 +207,13 @@ class Loop:
         capacity = self.data.capacity
         self.console.note(f"compiled {what} program ({capacity}, {seconds:.0f} s)")
         event = {"event": "compilation", "what": what, "reason": "first batch of this capacity", "seconds": seconds}
-        self.events.file.write(json.dumps({"step": step, **event, **dataclasses.asdict(capacity)}) + "\n")
+        self.events.write({"step": step, **event, **dataclasses.asdict(capacity)})
 
     def _note_skipped(self, step: int, batch: GlobalBatch, in_a_row: int) -> None:
         names = [self.data.train.name(index) for index in batch.members]
-        listed = "; ".join(names[:NAMED]) + (f"; and {len(names) - NAMED} more" if len(names) > NAMED else "")
-        self.console.note(f"step {step}: gradient not finite ({in_a_row} in a row); step skipped. Its batch: {listed}")
-        self.events.file.write(json.dumps({"step": step, "event": "skipped", "frames": names}) + "\n")
+        skipped = f"step {step}: gradient not finite ({in_a_row} in a row); step skipped."
+        self.console.note(f"{skipped} Its batch: {listed(names, NAMED)}")
+        self.events.write({"step": step, "event": "skipped", "frames": names})
 
     def _validate(self, state: TrainState, step: int, progress: Progress) -> tuple[Progress, bool]:
         """Metrics of the averaged weights. Returns (progress, whether they are the best so far)."""

@@ -14,7 +14,7 @@ from janus_jax.errors import ConfigError
 from janus_jax.train import plots, worst
 from janus_jax.train.evaluate import Evaluation
 from janus_jax.train.trackers import read_rows
-from janus_jax.units import QUANTITIES
+from janus_jax.units import QUANTITIES, number
 from janus_jax.versions import versions
 
 PAGE = """<!doctype html>
@@ -45,7 +45,7 @@ def write(folder: str | Path) -> Path:
     run = _read(folder)
     sections = {
         "Errors": _errors(run),
-        "Learning curves": _picture(plots.learning_curves_figure(run["rows"]), "learning curves"),
+        "Learning curves": plotting.to_html(plots.learning_curves_figure(run["rows"]), "learning curves"),
         **_evaluations(folder, run["figures"]),
         "Batches and speed": _batches(run["rows"]),
         "Compilations and skipped steps": _events(run["events"]),
@@ -67,13 +67,13 @@ def compare(folders: Sequence[str | Path], path: str | Path) -> dict[str, Any]:
     results = {name: run["figures"] for name, run in runs.items()}
     rows = []
     for name, figures in results.items():
-        cells = [_number(figures.get(part, {}).get(f"{q}_mae_{unit}"))
+        cells = [number(figures.get(part, {}).get(f"{q}_mae_{unit}"))
                  for part in ("validation", "test") for q, (unit, _) in QUANTITIES.items()]  # fmt: skip
-        rows.append([name, *cells, _number(figures.get("seconds"), 0), figures.get("best_step", "-")])
+        rows.append([name, *cells, number(figures.get("seconds"), 0), figures.get("best_step", "-")])
     head = [f"{part} {q}, {shown}" for part in ("validation", "test") for q, (_, shown) in QUANTITIES.items()]
     sections = {
         "MAE": _table(["run", *head, "seconds", "best step"], rows),
-        "Learning curves": _picture(plots.compare_figure(_short(runs)), "curves"),
+        "Learning curves": plotting.to_html(plots.compare_figure(_short(runs)), "curves"),
         "Differing settings": _differences({name: run["config"] for name, run in runs.items()}),
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -117,21 +117,13 @@ def _table(head: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
     return "<table>" + cells(head, "th") + "".join(cells(row, "td") for row in rows) + "</table>"
 
 
-def _picture(figure, alt: str) -> str:
-    return plotting.to_html(figure, alt)
-
-
-def _number(value: float | None, digits: int = 2) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
 def _errors(run: Mapping[str, Any]) -> str:
     figures = run["figures"]
     if not figures:
         done = max((row["step"] for row in run["rows"]), default=0)
         return f"<p class=note>The run has not ended (step {done}); what is below is what there is so far.</p>"
     rows = [
-        [part, name, _number(figures[part][f"{name}_mae_{unit}"]), _number(figures[part][f"{name}_rmse_{unit}"]), shown,
+        [part, name, number(figures[part][f"{name}_mae_{unit}"]), number(figures[part][f"{name}_rmse_{unit}"]), shown,
          figures[part][f"{name}_labels"]]
         for part in ("validation", "test") if part in figures
         for name, (unit, shown) in QUANTITIES.items()
@@ -148,8 +140,10 @@ def _evaluations(folder: Path, figures: Mapping[str, Any]) -> dict[str, str]:
         if not path.exists():
             continue
         evaluation = Evaluation.load(path)
-        sections[f"Parity: {part}"] = _picture(plots.parity_figure(evaluation, part), f"parity {part}")
-        sections[f"Force errors: {part}"] = _picture(plots.force_errors_figure(evaluation), f"force errors {part}")
+        sections[f"Parity: {part}"] = plotting.to_html(plots.parity_figure(evaluation, part), f"parity {part}")
+        sections[f"Force errors: {part}"] = plotting.to_html(
+            plots.force_errors_figure(evaluation), f"force errors {part}"
+        )
         elements = figures.get(f"{part}_by_element", {})
         if elements:
             sections[f"By element: {part}"] = _by_name(elements, ["forces"], "atoms")
@@ -160,21 +154,21 @@ def _evaluations(folder: Path, figures: Mapping[str, Any]) -> dict[str, str]:
         frames = worst.load(folder / "evaluation" / f"worst_{part}.extxyz")
         if frames:
             rows = [
-                [f.info["name"], f.info["config_type"], _number(f.info["force_rmse_meV_per_angstrom"], 0)]
+                [f.info["name"], f.info["config_type"], number(f.info["force_rmse_meV_per_angstrom"], 0)]
                 for f in frames
             ]
             names = _table(["frame", "configuration type", "force RMSE, meV/Å"], rows)
-            sections[f"Worst frames: {part}"] = _picture(plots.worst_figure(frames), "worst frames") + names
+            sections[f"Worst frames: {part}"] = plotting.to_html(plots.worst_figure(frames), "worst frames") + names
     return sections
 
 
 def _by_name(groups: Mapping[str, Any], quantities: list[str], count: str) -> str:
     keys = [(q, f"{q}_mae_{QUANTITIES[q][0]}") for q in quantities]
     head = ["", *(f"{q} MAE, {QUANTITIES[q][1]}" for q, _ in keys), count]
-    rows = [[name or "(none)", *(_number(g[key]) for _, key in keys), g[count]] for name, g in groups.items()]
+    rows = [[name or "(none)", *(number(g[key]) for _, key in keys), g[count]] for name, g in groups.items()]
     forces = "forces_mae_meV_per_angstrom"
     bars = {name or "(none)": group[forces] for name, group in groups.items() if group[forces] is not None}
-    return _table(head, rows) + (_picture(plots.bars_figure(bars, "force MAE, meV/Å"), "bars") if bars else "")
+    return _table(head, rows) + (plotting.to_html(plots.bars_figure(bars, "force MAE, meV/Å"), "bars") if bars else "")
 
 
 def _batches(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -194,7 +188,7 @@ def _batches(rows: Sequence[Mapping[str, Any]]) -> str:
          for name, key in (("atoms", "atoms_used"), ("edges", "edges_used"))],
     )  # fmt: skip
     note = f"<p class=note>Median {fastest:.0f} atoms/s; {waiting:.1f} % of the time spent waiting for data.</p>"
-    return table + note + _picture(plots.batches_figure(rows), "batches")
+    return table + note + plotting.to_html(plots.batches_figure(rows), "batches")
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from janus_jax.data import references, split
 from janus_jax.data.sources import Source, open_source
 from janus_jax.data.summary import Summary, summarize
-from janus_jax.errors import ConfigError, DataError
+from janus_jax.errors import ConfigError, DataError, listed
 from janus_jax.train.config import DataConfig
 
 log = logging.getLogger(__name__)
@@ -67,13 +67,13 @@ def _read(data: DataConfig, cutoff: float, notes: list[str]) -> dict[str, tuple[
 def report_problems(name: str, source: Source, summary: Summary, stop: bool) -> None:
     """Raise DataError, or warn, with the frames of a source that cannot be used and why."""
     lines = [f"{source.name(index)}: {text}" for index, text in sorted(summary.problems.items())]
-    listed = "; ".join(lines[:SHOWN]) + (f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else "")
+    named = listed(lines, SHOWN)
     if stop:
         raise DataError(
-            f"{len(lines)} of {len(source)} frames of {name} cannot be used: {listed}. "
+            f"{len(lines)} of {len(source)} frames of {name} cannot be used: {named}. "
             "Mend them, or set bad_frames=skip (in training: data.bad_frames=skip) to leave them out."
         )
-    log.warning("%d of %d frames of %s are left out: %s", len(lines), len(source), name, listed)
+    log.warning("%d of %d frames of %s are left out: %s", len(lines), len(source), name, named)
 
 
 def _split(data: DataConfig, read: dict[str, tuple[Source, Summary]], seed: int, notes: list[str]) -> dict[str, Part]:

@@ -7,7 +7,7 @@ standard output is for results.
 import json
 import math
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from janus_jax.errors import MissingPackageError
 
@@ -33,8 +33,11 @@ class JsonLines:
         self.file = path.open("a", buffering=1)
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
-        finite = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
-        self.file.write(json.dumps({"step": step, **finite}) + "\n")
+        self.write({"step": step, **{key: value if math.isfinite(value) else None for key, value in numbers.items()}})
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Any row that JSON can hold."""
+        self.file.write(json.dumps(row) + "\n")
 
     def close(self) -> None:
         self.file.close()

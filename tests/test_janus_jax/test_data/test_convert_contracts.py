@@ -27,9 +27,7 @@ TEXT = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("JANUS_JAX_CACHE", str(tmp_path / ".cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def water(**info) -> Atoms:

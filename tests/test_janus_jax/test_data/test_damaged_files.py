@@ -16,21 +16,7 @@ CELL = 'Lattice="4 0 0 0 5 0 0 0 6"'
 ROWS = ("O 0.5 0 0", "H 0 0 1.5")
 COLUMNS = "Properties=species:S:1:pos:R:3:"
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("JANUS_JAX_CACHE", str(tmp_path / ".cache"))
-
-
-@pytest.fixture
-def read(tmp_path):
-    """The source for a text of frames."""
-
-    def opened(*texts):
-        (tmp_path / "hand.xyz").write_text("".join(texts))
-        return open_source(tmp_path / "hand.xyz")
-
-    return opened
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def frame(comment, rows=ROWS):

@@ -5,7 +5,6 @@ import pytest
 
 from janus_jax.data.dataset import Dataset
 from janus_jax.data.labels import LabelConfig, read_labels
-from janus_jax.data.sources import open_source
 from janus_jax.data.summary import fixed_atoms, summarize
 
 CELL = 'Lattice="4 0 0 0 5 0 0 0 6"'  # 120 Å^3
@@ -13,21 +12,7 @@ ROWS = ("O 0.5 0 0", "H 0 0 1.5")
 FORCES = ("O 0.5 0 0 1 2 3", "H 0 0 1.5 -1 -2 -3")
 COLUMNS = "Properties=species:S:1:pos:R:3:"
 
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("JANUS_JAX_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def read(tmp_path):
-    """The source for a text of frames."""
-
-    def opened(*texts):
-        (tmp_path / "hand.xyz").write_bytes("".join(texts).encode())
-        return open_source(tmp_path / "hand.xyz")
-
-    return opened
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def frame(comment, rows=ROWS):

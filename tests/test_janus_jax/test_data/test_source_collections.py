@@ -20,9 +20,7 @@ from janus_jax.errors import DataError, UnknownNameError
 SUFFIXES = (".xyz", ".extxyz", ".aselmdb", ".db", ".traj")
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("JANUS_JAX_CACHE", str(tmp_path / ".cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def water(number: int) -> Atoms:

@@ -13,9 +13,7 @@ from janus_jax.errors import DataError
 GROUPS = np.random.default_rng(1).integers(0, 2**64, 5000, np.uint64)
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("JANUS_JAX_CACHE", str(tmp_path / ".cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

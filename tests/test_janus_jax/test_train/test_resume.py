@@ -93,8 +93,6 @@ def test_sigterm_saves_and_says_how_to_go_on(tiny, undisturbed, tmp_path):
     wait_for_step(process, tmp_path / "run", 2)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate()
-    if process.returncode == 0:
-        pytest.skip("the run ended before the signal came")
     assert process.returncode == 143
     assert f"--resume {tmp_path / 'run'}" in errors
     step = max(int(name) for name in os.listdir(tmp_path / "run" / "checkpoints") if name.isdigit())
