@@ -42,3 +42,4 @@ def show(figures: dict[str, Any]) -> None:
         f"drift {nve['drift_meV_per_atom_per_ps']:.4f} meV/atom/ps, {nve['steps_per_s']:.0f} steps/s"
     )
     print(f"{figures['seconds']} s of training. Pictures: {', '.join(figures['plots'])}")
+    print(f"All of it on one page: {figures['run']}/report.html")
