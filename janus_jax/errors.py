@@ -103,3 +103,11 @@ class CheckpointError(JanusError, RuntimeError):
 
 class ScheduleError(JanusError, ValueError):
     """A schedule that cannot be made, read or run; names device and position where it applies."""
+
+
+class PhaseError(JanusError, ValueError):
+    """A stage cannot be cut into phases as asked, or a phase was given the wrong things."""
+
+
+class StageError(JanusError, ValueError):
+    """A model cannot be cut into the stages asked for."""

@@ -93,6 +93,31 @@ def edge_vectors(
     return jnp.where(graph.edge_mask[:, None], r, jnp.asarray([[0.0, cutoff, 0.0]], r.dtype))
 
 
+def propagate(
+    model: Potential,
+    graph: AtomGraph,
+    positions: Float[Array, "atoms 3"],
+    strain: Float[Array, "structures 3 3"],
+    exchange: Exchange = no_exchange,
+    h: Float[Array, "atoms coefficients channels"] | None = None,
+) -> Float[Array, "atoms coefficients channels"]:
+    """Node features after the model's blocks, from those given or, if None, from the embedding."""
+    vectors = edge_vectors(graph, positions, strain, model.cutoff, exchange).astype(model.dtype)
+    geometry = model.geometry(graph, vectors, exchange)
+    h = model.embed(graph, geometry) if h is None else h
+    for block in model.blocks:
+        h = block(h, graph, geometry, exchange)
+    return h
+
+
+def read_out(
+    model: Potential, h: Float[Array, "atoms coefficients channels"], graph: AtomGraph
+) -> Float[Array, "structures"]:
+    """Energy of each structure, eV, from the features of the atoms this device owns."""
+    atom = jnp.where(graph.atom_mask, model.scale * model.readout(h, graph), 0.0)
+    return jax.ops.segment_sum(atom, graph.atom_structure, len(graph.charge), indices_are_sorted=True)
+
+
 def structure_energies(
     model: Potential,
     graph: AtomGraph,
@@ -101,13 +126,7 @@ def structure_energies(
     exchange: Exchange = no_exchange,
 ) -> Float[Array, "structures"]:
     """Energy of each structure, eV, from the atoms this device owns."""
-    vectors = edge_vectors(graph, positions, strain, model.cutoff, exchange).astype(model.dtype)
-    geometry = model.geometry(graph, vectors, exchange)
-    h = model.embed(graph, geometry)
-    for block in model.blocks:
-        h = block(h, graph, geometry, exchange)
-    atom = jnp.where(graph.atom_mask, model.scale * model.readout(h, graph), 0.0)
-    return jax.ops.segment_sum(atom, graph.atom_structure, len(graph.charge), indices_are_sorted=True)
+    return read_out(model, propagate(model, graph, positions, strain, exchange), graph)
 
 
 def energy_forces_stress(model: Potential, graph: AtomGraph, exchange: Exchange = no_exchange) -> Prediction:

@@ -1,0 +1,246 @@
+"""The phases of a pipeline stage as compiled programs, one for each phase and shape.
+
+    phases = Phases(function, Memory())            # function(params, h, x, constants) -> h' or energies
+    cut = phases.at(params, h, x, constants)       # traced once for these shapes
+    out, held, _ = cut["FE"](params, {}, (h, x, constants))
+    (gh, gx), held, _ = cut["FF"](params, held, ct)
+    ctb, held, _ = cut["BFt"](params, held, (ghb, gxb))
+    _, held, gradient = cut["BFr"](params, held, (), gradient)
+    hb, held, gradient = cut["BEh"](params, held, lam, gradient)
+    _, held, gradient = cut["BEw"](params, held, (), gradient)     # held is empty now
+
+`held` maps the trace's variables to arrays: what the micro-batch keeps on the device between its phases.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+from janus_jax.errors import PhaseError
+from janus_jax.phases.cost import flops, nbytes
+from janus_jax.phases.cut import FOUR, SIX, Interface, Program, cut
+from janus_jax.phases.equations import Trace, as_function, flatten
+from janus_jax.phases.memory import LADDER, Memory
+from janus_jax.typing import Array
+
+StageFunction = Callable[[Any, Any, Any, Any], Any]
+"""(params, h, x, constants) -> h' or energies; differentiated in params, h and x, which hold floats only."""
+Held = Mapping[jex.Var, Array]
+MIB = 2**20
+
+
+class Phases:
+    """The phases of one kind of stage; stages with equal functions and shapes share programs.
+
+    Args:
+        function: see `StageFunction`. `x` is what forces are gradients in (positions, strain);
+            `constants` holds everything that is not differentiated (graph, masks, fixed variables).
+        memory: what is kept between phases.
+        split: six programs; otherwise BFt + BFr = BF and BEh + BEw = BE are one each.
+        mesh: the stage's devices. Every array but the parameters then has a leading axis with one entry a
+            device, the function sees its own entry and may use collectives over the mesh's axes, and the
+            gradient keeps that axis (it is summed once a step). None: one device, no such axis.
+    """
+
+    def __init__(self, function: StageFunction, memory: Memory | None = None, *, split: bool = True, mesh: Mesh | None = None):
+        self.function, self.memory, self.mesh = function, memory or Memory(), mesh
+        self.groups = SIX if split else FOUR
+        self._cuts: dict[Any, Cut] = {}
+
+    def at(self, params: Any, h: Any, x: Any, constants: Any) -> "Cut":
+        """The programs for these shapes (arrays or jax.ShapeDtypeStruct); traced the first time only."""
+        arguments = (params, h, x, constants)
+        leaves, tree = jax.tree.flatten(arguments)
+        key = tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        if key not in self._cuts:
+            self._cuts[key] = Cut(self, *jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments))
+        return self._cuts[key]
+
+
+class Cut:
+    """Programs of a stage for one set of shapes, by name: FE, FF, then BFt, BFr, BEh, BEw or BF, BE."""
+
+    def __init__(self, phases: Phases, params: Any, h: Any, x: Any, constants: Any):
+        self.mesh = phases.mesh
+        if self.mesh is not None:
+            h, x, constants = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), (h, x, constants))
+        _check_floats(params=params, h=h, x=x)
+        self.params_tree = jax.tree.structure(params)
+        traced = _trace(phases.function, self.mesh, params, h, x, constants)
+        self.trace, self.face, self._trees = traced
+        self.memory, self.programs = _within_budget(self.trace, self.face, phases.memory, phases.groups)
+        self._steps = {_name(p.phases): Step(self, p) for p in self.programs}
+
+    def __getitem__(self, name: str) -> "Step":
+        return self._steps[name]
+
+    def __iter__(self):
+        return iter(self._steps.values())
+
+    def held_bytes(self, program: Program) -> int:
+        """Bytes of a micro-batch held on a device after a program, beside graph, positions and parameters."""
+        stays = set(self.face.stays)
+        return sum(nbytes(v) for v in program.held if v not in stays)
+
+    def table(self) -> str:
+        """Per program: equations, operations (millions), part of them repeated, bytes kept anew and held in all."""
+        rows = [("phase", "equations", "MFLOP", "repeated", "keeps MiB", "held MiB")]
+        for program in self.programs:
+            work = sum(flops(self.trace.equations[i]) for i in program.equations)
+            again = sum(flops(self.trace.equations[i]) for i in program.repeated)
+            kept = sum(nbytes(v) for v in program.keeps) / MIB
+            rows.append((
+                _name(program.phases), str(len(program.equations)), f"{work / 1e6:.1f}",
+                f"{100 * again / work if work else 0:.1f} %", f"{kept:.2f}", f"{self.held_bytes(program) / MIB:.2f}",
+            ))  # fmt: skip
+        width = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+        return "\n".join("  ".join(word.rjust(w) for word, w in zip(row, width, strict=True)) for row in rows)
+
+
+class Step:
+    """One compiled program: called with parameters, what is held and what arrives."""
+
+    def __init__(self, owner: Cut, program: Program):
+        trace, face = owner.trace, owner.face
+        self.program, self.name = program, _name(program.phases)
+        self._arrive, self._deliver = owner._trees[0], owner._trees[1]
+        reads = program.reads(trace)
+        place = {v: k for k, v in enumerate(face.params)}
+        self._params = [place[v] for v in reads if v in place]
+        self._values = [v for v in reads if v not in place]
+        self._sums = list(dict.fromkeys(k for k, _ in program.terms))
+        read_params = [v for v in reads if v in place]
+        terms = [atom for _, atom in program.terms]
+        outputs = [*program.delivers, *program.keeps, *terms]
+        self._body = as_function(trace, program.equations, [*read_params, *self._values], outputs)
+        self._ends = tuple(itertools.accumulate(map(len, (program.delivers, program.keeps, terms))))
+        self.run = jax.jit(self._on_mesh(owner.mesh, len(read_params)), donate_argnums=2)
+
+    def _on_mesh(self, mesh: Mesh | None, params: int) -> Callable:
+        if mesh is None:
+            return partial(self._local, lead=False)
+        rest = P(mesh.axis_names)
+        return jax.shard_map(
+            partial(self._local, lead=True), mesh=mesh, in_specs=(P(), rest, rest), out_specs=rest, check_vma=False
+        )
+
+    def _local(self, params: Sequence[Array], values: Sequence[Array], sums: Sequence[Array], *, lead: bool):
+        """(delivered, kept, gradient sums) on one device."""
+        program = self.program
+        if lead:
+            values, sums = jax.tree.map(lambda a: a[0], (values, sums))
+        out = self._body(*params, *values)
+        delivered, kept, terms = (out[a:b] for a, b in itertools.pairwise((0, *self._ends)))
+        total = dict(zip(self._sums, sums, strict=True))
+        for (k, _), term in zip(program.terms, terms, strict=True):
+            total[k] = total[k] + term
+        results = delivered, kept, list(total.values())
+        return jax.tree.map(lambda a: jnp.asarray(a)[None], results) if lead else results
+
+    def __call__(self, params: Any, held: Held, arrives: Any, gradient: Any = None) -> tuple[Any, dict, Any]:
+        """(what is delivered, what is held from now on, gradient).
+
+        Args:
+            arrives: FE: (h, x, constants); FF: ct; BFt, BF: (ghb, gxb); BEh, BE: lam; else ().
+            gradient: running total over micro-batches, shaped like params; needed from BFr, BF on. Its
+                buffers are given away.
+        """
+        program = self.program
+        leaves = jax.tree.leaves(arrives)
+        inputs = self._arrive[self.name[:2] if self.name in ("BF", "BE") else self.name]
+        if len(leaves) != len(inputs):
+            raise PhaseError(f"{self.name} was given {len(leaves)} arrays; it takes {len(inputs)}")
+        env = {**held, **dict(zip(inputs, leaves, strict=True))}
+        flat = jax.tree.leaves(params)
+        if self._sums and gradient is None:
+            raise PhaseError(f"{self.name} adds to the gradient; give the running total, zeros at first")
+        total, tree = jax.tree.flatten(gradient)
+        out, kept, sums = self.run(
+            [flat[k] for k in self._params], [env[v] for v in self._values], [total[k] for k in self._sums]
+        )
+        for k, value in zip(self._sums, sums, strict=True):
+            total[k] = value
+        env.update(zip(program.keeps, kept, strict=True))
+        delivered = jax.tree.unflatten(self._deliver[self.name], out)
+        return delivered, {v: env[v] for v in program.held}, jax.tree.unflatten(tree, total)
+
+
+def _name(phases: tuple[str, ...]) -> str:
+    return phases[0] if len(phases) == 1 else phases[0][:2]
+
+
+def _check_floats(**trees: Any) -> None:
+    for name, tree in trees.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                where = f"{name}{jax.tree_util.keystr(path)}"
+                raise PhaseError(f"{where} is {leaf.dtype}; {name} is differentiated and must hold floats only")
+
+
+def _trace(function: StageFunction, mesh: Mesh | None, params, h, x, constants) -> tuple[Trace, Interface, Any]:
+    """All results of a stage, with the variables of each input and output."""
+
+    def everything(params, h, x, constants, ct, ghb, gxb, lam):
+        def energy_pass(params, h, x):
+            return jax.vjp(lambda h, x: function(params, h, x, constants), h, x)
+
+        (out, pullback), energy_vjp = jax.vjp(energy_pass, params, h, x)
+        (gh, gx), force_vjp = jax.vjp(lambda pullback, ct: pullback(ct), pullback, ct)
+        pullback_bar, ctb = force_vjp((ghb, gxb))
+        gradient, hb, _ = energy_vjp((lam, pullback_bar))
+        return out, (gh, gx), ctb, hb, gradient
+
+    def on_mesh(f):
+        if mesh is None:
+            return f
+        axes = AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+        # Inside, shapes are those of one device; what the outside would make of them is not used.
+        return jax.shard_map(f, mesh=axes, in_specs=P(), out_specs=P(), check_vma=False)
+
+    out = jax.eval_shape(on_mesh(function), params, h, x, constants)
+    arguments = (params, h, x, constants, out, h, x, out)
+    closed, shapes = jax.make_jaxpr(on_mesh(everything), return_shape=True)(*arguments)
+    trace = flatten(closed)
+    leaves = iter(trace.inputs)
+    p, vh, vx, vc, ct, ghb, gxb, lam = (tuple(next(leaves) for _ in jax.tree.leaves(a)) for a in arguments)
+    atoms = iter(trace.outputs)
+    trees = [jax.tree.structure(shape) for shape in shapes]
+    delivered = [tuple(next(atoms) for _ in range(tree.num_leaves)) for tree in trees]
+    face = Interface(
+        p, (*vx, *vc),
+        {"FE": vh, "FF": ct, "BFt": (*ghb, *gxb), "BEh": lam},
+        dict(zip(("FE", "FF", "BFt", "BEh"), delivered[:4], strict=True)),
+        delivered[4],
+    )  # fmt: skip
+    names = {"FE": ("FE",), "FF": ("FF",), "BFt": ("BFt", "BF"), "BEh": ("BEh", "BE")}
+    arrive = {name: face.arrives[phase] for phase, all_names in names.items() for name in all_names}
+    arrive |= {"FE": (*vh, *vx, *vc), "BFr": (), "BEw": ()}
+    nothing = jax.tree.structure(())
+    deliver = {name: tree for tree, all_names in zip(trees, names.values(), strict=False) for name in all_names}
+    return trace, face, (arrive, deliver | {"BFr": nothing, "BEw": nothing})
+
+
+def _within_budget(trace: Trace, face: Interface, memory: Memory, groups) -> tuple[Memory, list[Program]]:
+    """The programs; with a budget, those that repeat least among the ones that fit."""
+    stays = set(face.stays)
+    rungs = [memory.repeat_intensity]
+    rungs += [r for r in LADDER if memory.budget_mib is not None and r > memory.repeat_intensity]
+    least = None
+    for rung in rungs:
+        tried = memory.model_copy(update={"repeat_intensity": rung})
+        programs = cut(trace, face, tried, groups)
+        peak = max(sum(nbytes(v) for v in p.held if v not in stays) for p in programs) / MIB
+        if memory.budget_mib is None or peak <= memory.budget_mib:
+            return tried, programs
+        least = peak if least is None else min(peak, least)
+    raise PhaseError(
+        f"a micro-batch keeps {least:.1f} MiB at least in mode {memory.mode!r}; budget_mib is {memory.budget_mib:g}: "
+        "raise it, choose mode 'rebuild_forces' or 'rebuild', or smaller micro-batches"
+    )

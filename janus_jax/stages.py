@@ -1,0 +1,143 @@
+"""A potential cut into pipeline stages: consecutive runs of its blocks, the embedding in the first, the readout in the last.
+
+Every stage makes its own geometry from the positions, so what geometry needs (element tables, the vector of
+charge, spin and data set) is held by every stage, and its gradients are summed over stages.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import DTypeLike
+
+from janus_jax.errors import StageError
+from janus_jax.graph import AtomGraph
+from janus_jax.models.potential import Exchange, Potential, no_exchange, propagate, read_out
+from janus_jax.phases.equations import flatten, variables
+from janus_jax.typing import Array, Float, pytree
+
+Path = tuple[Any, ...]
+"""Of a parameter in a module."""
+
+
+@pytree
+class Place:
+    """What forces and stress are gradients in."""
+
+    positions: Float[Array, "atoms 3"]
+    strain: Float[Array, "structures 3 3"]
+
+    @staticmethod
+    def of(graph: AtomGraph) -> "Place":
+        return Place(graph.positions, np.zeros(graph.cell.shape, graph.positions.dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class StageFunction:
+    """What a kind of stage computes; equal for stages of equal structure, so that they share programs.
+
+    Called as f(params, h, place, (graph, fixed)): `h` is () on the first stage, and the last returns the
+    energies of the structures (eV) from the atoms this device owns.
+
+    Attributes:
+        unused: parameters of the graph definition that the stage never reads, as (path, shape, type).
+    """
+
+    graphdef: Any
+    unused: tuple[tuple[Path, tuple[int, ...], str], ...]
+    first: bool
+    last: bool
+    exchange: Exchange = no_exchange
+
+    def __call__(self, params: nnx.State, h: Any, place: Place, constants: tuple[AtomGraph, nnx.State]) -> Any:
+        graph, fixed = constants
+        blank = nnx.from_flat_state([(p, nnx.Param(jnp.zeros(shape, kind))) for p, shape, kind in self.unused])
+        model: Potential = nnx.merge(self.graphdef, params, fixed, blank)
+        h = propagate(model, graph, place.positions, place.strain, self.exchange, None if self.first else h)
+        return read_out(model, h, graph) if self.last else h
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A stage of a model.
+
+    Attributes:
+        params: trained variables it reads, under their names in the stage (its blocks are counted from 0).
+        fixed: variables that are not trained.
+        start: number of its first block in the model.
+    """
+
+    function: StageFunction
+    params: nnx.State
+    fixed: nnx.State
+    start: int
+
+    def in_model(self, path: Path) -> Path:
+        """Path in the whole model of a path in the stage."""
+        return (path[0], path[1] + self.start, *path[2:]) if path[0] == "blocks" else path
+
+
+def cut_model(model: Potential, blocks: Sequence[int], exchange: Exchange = no_exchange) -> list[Stage]:
+    """`model` as stages with these numbers of blocks.
+
+    Raises:
+        StageError: the numbers are not positive or do not add up to the model's.
+    """
+    count = len(model.blocks)
+    if sum(blocks) != count or min(blocks, default=0) < 1:
+        raise StageError(f"stages of {list(blocks)} blocks for a model of {count}: give positive numbers with that sum")
+    graphdef, state = nnx.split(model)
+    stages, start = [], 0
+    for k, size in enumerate(blocks):
+        part: Potential = nnx.merge(graphdef, state)
+        part.blocks = nnx.List(list(part.blocks)[start : start + size])
+        stages.append(_stage(part, start, k == 0, k == len(blocks) - 1, exchange))
+        start += size
+    return stages
+
+
+def _stage(part: Potential, start: int, first: bool, last: bool, exchange: Exchange) -> Stage:
+    graphdef, params, fixed = nnx.split(part, nnx.Param, ...)
+    whole = StageFunction(graphdef, (), first, last)
+    graph = _one_atom(part.dtype)
+    h = () if first else jax.eval_shape(lambda: propagate(part, graph, *_arrays(Place.of(graph))))
+    flat = nnx.to_flat_state(params)
+    closed = jax.make_jaxpr(whole)(params, h, Place.of(graph), (graph, fixed))
+    read = _read(closed)
+    variables_ = list(zip(flat, closed.jaxpr.invars, strict=False))
+    used = nnx.from_flat_state([item for item, v in variables_ if v in read])
+    unused = tuple((path, var.shape, str(var.dtype)) for (path, var), v in variables_ if v not in read)
+    return Stage(StageFunction(graphdef, unused, first, last, exchange), used, fixed, start)
+
+
+def _arrays(place: Place) -> tuple[Array, Array]:
+    return place.positions, place.strain
+
+
+def _read(closed: jex.ClosedJaxpr) -> set[jex.Var]:
+    """Variables that any output depends on."""
+    trace = flatten(closed)
+    needed, stack = set(), variables(trace.outputs)
+    while stack:
+        v = stack.pop()
+        if v not in needed:
+            needed.add(v)
+            index = trace.producer.get(v)
+            stack += [] if index is None else variables(trace.equations[index].invars)
+    return needed
+
+
+def _one_atom(dtype: DTypeLike) -> AtomGraph:
+    """A graph to trace with: one atom, one edge."""
+    one, flag = np.zeros(1, np.int32), np.ones(1, np.bool_)
+    return AtomGraph(
+        positions=np.zeros((1, 3), dtype), numbers=one, atom_structure=one, atom_mask=flag,
+        src=one, dst=one, image=np.zeros((1, 3), np.int32), edge_mask=flag,
+        cell=np.eye(3, dtype=dtype)[None], pbc=np.ones((1, 3), np.bool_), structure_mask=flag,
+        charge=one, spin=one, dataset=one,
+    )  # fmt: skip
