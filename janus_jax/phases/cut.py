@@ -22,6 +22,13 @@ PHASES = ("FE", "FF", "BFt", "BFr", "BEh", "BEw")
 SIX = tuple((phase,) for phase in PHASES)
 FOUR = (("FE",), ("FF",), ("BFt", "BFr"), ("BEh", "BEw"))
 
+DROPPED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "keep": {},
+    "rebuild_forces": {"FF": ("FF",), "BFt": ("FF",)},
+    "rebuild": {"FE": ("FE",), "FF": ("FE", "FF"), "BFt": ("FE", "FF")},
+}
+"""By memory mode: after a phase, the phases whose values are to be made again."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Interface:
@@ -135,6 +142,7 @@ class _Cutter:
 
     def __init__(self, trace: Trace, face: Interface, memory: Memory, groups, first, terms):
         self.trace, self.face, self.memory, self.groups, self.terms = trace, face, memory, groups, terms
+        self.first = first
         self.primary = [sorted(i for i, p in first.items() if p in group) for group in groups]
         constant = set(face.params) | set(trace.consts)
         for eqn in trace.equations:
@@ -188,8 +196,9 @@ class _Cutter:
         while stack:
             v = stack.pop()
             index = self.trace.producer.get(v)
-            if v in at_hand or index is None or index in run or index in more:
+            if v in at_hand or index in run or index in more:
                 continue
+            assert index is not None, "an input is read after it was dropped"
             more.add(index)
             stack += variables(self.trace.equations[index].invars)
         return more
@@ -223,10 +232,13 @@ class _Cutter:
 
     def _kept(self, phase: str, later: set[jex.Var], at_hand: set[jex.Var], computed: set[jex.Var]) -> set[jex.Var]:
         """What to hold after a program that ends with `phase`."""
-        mode = self.memory.mode
-        forward = phase in ("FE", "FF")
-        if (phase == "FE" and mode == "rebuild") or (phase == "FF" and mode != "keep"):
-            available = at_hand
-        else:
-            available = at_hand | computed
-        return minimum_cut(self.trace, later, available, self.free, self.cheap if forward else self.cheap_late)
+        cheap = self.cheap if phase in ("FE", "FF") else self.cheap_late
+        dropped = DROPPED["rebuild" if self.memory.names and phase == "BFt" else self.memory.mode].get(phase, ())
+        if phase in ("FE", "FF") and dropped:
+            computed = set()
+
+        def repeat(index: int) -> bool:
+            made = self.trace.equations[index].outvars
+            return cheap(index) or (self.first.get(index) in dropped and computed.isdisjoint(made))
+
+        return minimum_cut(self.trace, later, at_hand | computed, self.free, repeat)

@@ -74,7 +74,7 @@ def minimum_cut(
         needed: what later phases read.
         available: values at hand, which may be kept; inputs are among them.
         free: inputs that stay at hand at no price (parameters, the graph and positions).
-        repeat: which equations may run again; those with no available result must.
+        repeat: which equations may run again.
 
     Returns:
         A subset of `available`. Of several smallest sets the one that repeats least.
@@ -89,7 +89,7 @@ def minimum_cut(
             continue
         number[v] = len(number)
         index = trace.producer.get(v)
-        if index is None or (v in available and not repeat(index)):
+        if index is None or not repeat(index):
             operands[v] = []
         else:
             operands[v] = variables(trace.equations[index].invars)
@@ -104,7 +104,7 @@ def minimum_cut(
         price = 0 if v in free else math.ceil(nbytes(v) / unit) if v in available else UNBOUNDED
         edges.append((2 * k, 2 * k + 1, price))
         index = trace.producer.get(v)
-        if v in available and (index is None or not repeat(index)):
+        if index is None or not repeat(index):
             edges.append((source, 2 * k, UNBOUNDED))
         edges += [(2 * number[u] + 1, 2 * k, UNBOUNDED) for u in dict.fromkeys(operands[v])]
         if v in sinks:
@@ -116,4 +116,6 @@ def minimum_cut(
     rest.data = (rest.data > 0).astype(np.int32)
     rest.eliminate_zeros()
     reaching = set(breadth_first_order(csr_array(rest.T), sink, return_predecessors=False).tolist())
-    return {v for v, k in number.items() if 2 * k + 1 in reaching and 2 * k not in reaching}
+    saved = {v for v, k in number.items() if 2 * k + 1 in reaching and 2 * k not in reaching}
+    assert saved <= set(available), "a later phase needs what was dropped"
+    return saved

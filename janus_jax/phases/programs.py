@@ -9,7 +9,7 @@
     hb, held, gradient = cut["BEh"](params, held, lam, gradient)
     _, held, gradient = cut["BEw"](params, held, (), gradient)     # held is empty now
 
-`held` maps the trace's variables to arrays: what the micro-batch keeps on the device between its phases.
+`held` is a dictionary of arrays: what the micro-batch keeps on the device between its phases.
 """
 
 import itertools
@@ -32,7 +32,8 @@ from janus_jax.typing import Array
 
 StageFunction = Callable[[Any, Any, Any, Any], Any]
 """(params, h, x, constants) -> h' or energies; differentiated in params, h and x, which hold floats only."""
-Held = Mapping[jex.Var, Array]
+Held = Mapping[int, Array]
+"""Arrays by number of their variable in the trace: a pytree."""
 MIB = 2**20
 
 
@@ -47,10 +48,12 @@ class Phases:
         mesh: the stage's devices. Every array but the parameters then has a leading axis with one entry a
             device, the function sees its own entry and may use collectives over the mesh's axes, and the
             gradient keeps that axis (it is summed once a step). None: one device, no such axis.
+        compiler_options: of jax.jit, for all programs.
     """
 
-    def __init__(self, function: StageFunction, memory: Memory | None = None, *, split: bool = True, mesh: Mesh | None = None):
+    def __init__(self, function: StageFunction, memory: Memory | None = None, *, split: bool = True, mesh: Mesh | None = None, compiler_options: Mapping[str, Any] | None = None):
         self.function, self.memory, self.mesh = function, memory or Memory(), mesh
+        self.compiler_options = compiler_options
         self.groups = SIX if split else FOUR
         self._cuts: dict[Any, Cut] = {}
 
@@ -75,8 +78,10 @@ class Cut:
         self.params_tree = jax.tree.structure(params)
         traced = _trace(phases.function, self.mesh, params, h, x, constants)
         self.trace, self.face, self._trees = traced
+        made = (v for eqn in self.trace.equations for v in eqn.outvars)
+        self.number = {v: k for k, v in enumerate((*self.trace.inputs, *made))}
         self.memory, self.programs = _within_budget(self.trace, self.face, phases.memory, phases.groups)
-        self._steps = {_name(p.phases): Step(self, p) for p in self.programs}
+        self._steps = {_name(p.phases): Step(self, p, phases.compiler_options) for p in self.programs}
 
     def __getitem__(self, name: str) -> "Step":
         return self._steps[name]
@@ -107,21 +112,24 @@ class Cut:
 class Step:
     """One compiled program: called with parameters, what is held and what arrives."""
 
-    def __init__(self, owner: Cut, program: Program):
+    def __init__(self, owner: Cut, program: Program, compiler_options: Mapping[str, Any] | None):
         trace, face = owner.trace, owner.face
         self.program, self.name = program, _name(program.phases)
-        self._arrive, self._deliver = owner._trees[0], owner._trees[1]
+        number = owner.number
+        arrive, deliver = owner._trees
+        self._arrive, self._deliver = [number[v] for v in arrive[self.name]], deliver[self.name]
         reads = program.reads(trace)
         place = {v: k for k, v in enumerate(face.params)}
         self._params = [place[v] for v in reads if v in place]
-        self._values = [v for v in reads if v not in place]
+        values = [v for v in reads if v not in place]
         self._sums = list(dict.fromkeys(k for k, _ in program.terms))
         read_params = [v for v in reads if v in place]
         terms = [atom for _, atom in program.terms]
         outputs = [*program.delivers, *program.keeps, *terms]
-        self._body = as_function(trace, program.equations, [*read_params, *self._values], outputs)
+        self._body = as_function(trace, program.equations, [*read_params, *values], outputs)
+        self._read, self._keep, self._hold = ([number[v] for v in vs] for vs in (values, program.keeps, program.held))
         self._ends = tuple(itertools.accumulate(map(len, (program.delivers, program.keeps, terms))))
-        self.run = jax.jit(self._on_mesh(owner.mesh, len(read_params)), donate_argnums=2)
+        self.run = jax.jit(self._on_mesh(owner.mesh, len(read_params)), donate_argnums=2, compiler_options=compiler_options)
 
     def _on_mesh(self, mesh: Mesh | None, params: int) -> Callable:
         if mesh is None:
@@ -133,13 +141,12 @@ class Step:
 
     def _local(self, params: Sequence[Array], values: Sequence[Array], sums: Sequence[Array], *, lead: bool):
         """(delivered, kept, gradient sums) on one device."""
-        program = self.program
         if lead:
             values, sums = jax.tree.map(lambda a: a[0], (values, sums))
         out = self._body(*params, *values)
         delivered, kept, terms = (out[a:b] for a, b in itertools.pairwise((0, *self._ends)))
         total = dict(zip(self._sums, sums, strict=True))
-        for (k, _), term in zip(program.terms, terms, strict=True):
+        for (k, _), term in zip(self.program.terms, terms, strict=True):
             total[k] = total[k] + term
         results = delivered, kept, list(total.values())
         return jax.tree.map(lambda a: jnp.asarray(a)[None], results) if lead else results
@@ -152,24 +159,21 @@ class Step:
             gradient: running total over micro-batches, shaped like params; needed from BFr, BF on. Its
                 buffers are given away.
         """
-        program = self.program
         leaves = jax.tree.leaves(arrives)
-        inputs = self._arrive[self.name[:2] if self.name in ("BF", "BE") else self.name]
-        if len(leaves) != len(inputs):
-            raise PhaseError(f"{self.name} was given {len(leaves)} arrays; it takes {len(inputs)}")
-        env = {**held, **dict(zip(inputs, leaves, strict=True))}
+        if len(leaves) != len(self._arrive):
+            raise PhaseError(f"{self.name} was given {len(leaves)} arrays; it takes {len(self._arrive)}")
+        env = {**held, **dict(zip(self._arrive, leaves, strict=True))}
         flat = jax.tree.leaves(params)
         if self._sums and gradient is None:
             raise PhaseError(f"{self.name} adds to the gradient; give the running total, zeros at first")
         total, tree = jax.tree.flatten(gradient)
         out, kept, sums = self.run(
-            [flat[k] for k in self._params], [env[v] for v in self._values], [total[k] for k in self._sums]
+            [flat[k] for k in self._params], [env[k] for k in self._read], [total[k] for k in self._sums]
         )
         for k, value in zip(self._sums, sums, strict=True):
             total[k] = value
-        env.update(zip(program.keeps, kept, strict=True))
-        delivered = jax.tree.unflatten(self._deliver[self.name], out)
-        return delivered, {v: env[v] for v in program.held}, jax.tree.unflatten(tree, total)
+        env.update(zip(self._keep, kept, strict=True))
+        return jax.tree.unflatten(self._deliver, out), {k: env[k] for k in self._hold}, jax.tree.unflatten(tree, total)
 
 
 def _name(phases: tuple[str, ...]) -> str:
