@@ -84,7 +84,9 @@ def vjp_objects(function, params, h, x, constants, late):
 
     given = {a.unsafe_buffer_pointer() for a in jax.tree.leaves((params, x, constants))}
     *_, energy_vjp, force_vjp = forward()
-    held = {a.unsafe_buffer_pointer(): a.nbytes for a in jax.tree.leaves((energy_vjp, force_vjp)) if hasattr(a, "nbytes")}
+    held = {
+        a.unsafe_buffer_pointer(): a.nbytes for a in jax.tree.leaves((energy_vjp, force_vjp)) if hasattr(a, "nbytes")
+    }
     return run, sum(size for pointer, size in held.items() if pointer not in given)
 
 
@@ -141,7 +143,9 @@ def measure(args) -> dict:
         for name in clock:
             clock[name] = clock[name][1:]
     one = min(times["one program"])
-    print(f"one program {1e3 * one:.1f} ms; vjp objects {min(times['vjp objects']) / one:.2f} of that, hold {object_bytes / MIB:.1f} MiB")
+    print(
+        f"one program {1e3 * one:.1f} ms; vjp objects {min(times['vjp objects']) / one:.2f} of that, hold {object_bytes / MIB:.1f} MiB"
+    )
     rows = {}
     for name, cut in cuts.items():
         total = sum(min(ts) for ts in clocks[name].values())
@@ -152,7 +156,9 @@ def measure(args) -> dict:
             "held_mib": between / MIB,
             "phase_ms": {phase: 1e3 * min(ts) for phase, ts in clocks[name].items()},
         }
-        print(f"\n{name}: time {total / one:.2f} of one program, holds {between / MIB:.1f} MiB = {between / object_bytes:.2f} of vjp objects")
+        print(
+            f"\n{name}: time {total / one:.2f} of one program, holds {between / MIB:.1f} MiB = {between / object_bytes:.2f} of vjp objects"
+        )
         print("  " + "  ".join(f"{phase} {ms:.1f} ms" for phase, ms in rows[name]["phase_ms"].items()))
         print(cut.table())
     return {

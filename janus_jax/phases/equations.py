@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import jax.extend.core as jex
 
 Atom = Any
@@ -53,9 +52,10 @@ def variables(atoms: Sequence[Atom]) -> list[jex.Var]:
     return [atom for atom in atoms if is_var(atom)]
 
 
-def flatten(closed: jex.ClosedJaxpr) -> Trace:
+def flatten(closed: jex.ClosedJaxpr, *, on_mesh: bool = False) -> Trace:
     """Inline calls and merge equal equations.
 
+    With `on_mesh` the whole is one shard_map, whose inside is what is wanted.
     A helper called twice may appear as the same inner program, so each visit has an environment of its own.
     """
     equations: list[jex.JaxprEqn] = []
@@ -68,7 +68,8 @@ def flatten(closed: jex.ClosedJaxpr) -> Trace:
 
         for eqn in jaxpr.eqns:
             invars = [read(v) for v in eqn.invars]
-            body = eqn.params.get(CALLS.get(eqn.primitive.name, ""))
+            outermost = on_mesh and jaxpr is closed.jaxpr and eqn.primitive.name == "shard_map"
+            body = eqn.params.get("jaxpr" if outermost else CALLS.get(eqn.primitive.name, ""))
             if body is not None:
                 inner = getattr(body, "jaxpr", body)
                 held = {v: jex.Var(v.aval) for v in inner.constvars}

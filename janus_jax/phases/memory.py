@@ -56,7 +56,7 @@ def repeatable(trace: Trace, memory: Memory, constant: Collection[jex.Var]) -> R
             return True
         if memory.names:
             return eqn.params.get("name") not in memory.names or eqn.primitive.name != "name"
-        return 0 < memory.repeat_intensity and intensity(eqn) <= memory.repeat_intensity
+        return memory.repeat_intensity > 0 and intensity(eqn) <= memory.repeat_intensity
 
     return allowed
 

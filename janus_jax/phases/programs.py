@@ -18,9 +18,8 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from janus_jax.errors import PhaseError
@@ -51,7 +50,15 @@ class Phases:
         compiler_options: of jax.jit, for all programs.
     """
 
-    def __init__(self, function: StageFunction, memory: Memory | None = None, *, split: bool = True, mesh: Mesh | None = None, compiler_options: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        function: StageFunction,
+        memory: Memory | None = None,
+        *,
+        split: bool = True,
+        mesh: Mesh | None = None,
+        compiler_options: Mapping[str, Any] | None = None,
+    ):
         self.function, self.memory, self.mesh = function, memory or Memory(), mesh
         self.compiler_options = compiler_options
         self.groups = SIX if split else FOUR
@@ -129,7 +136,9 @@ class Step:
         self._body = as_function(trace, program.equations, [*read_params, *values], outputs)
         self._read, self._keep, self._hold = ([number[v] for v in vs] for vs in (values, program.keeps, program.held))
         self._ends = tuple(itertools.accumulate(map(len, (program.delivers, program.keeps, terms))))
-        self.run = jax.jit(self._on_mesh(owner.mesh, len(read_params)), donate_argnums=2, compiler_options=compiler_options)
+        self.run = jax.jit(
+            self._on_mesh(owner.mesh, len(read_params)), donate_argnums=2, compiler_options=compiler_options
+        )
 
     def _on_mesh(self, mesh: Mesh | None, params: int) -> Callable:
         if mesh is None:
@@ -204,14 +213,13 @@ def _trace(function: StageFunction, mesh: Mesh | None, params, h, x, constants) 
     def on_mesh(f):
         if mesh is None:
             return f
-        axes = AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
         # Inside, shapes are those of one device; what the outside would make of them is not used.
-        return jax.shard_map(f, mesh=axes, in_specs=P(), out_specs=P(), check_vma=False)
+        return jax.shard_map(f, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
 
     out = jax.eval_shape(on_mesh(function), params, h, x, constants)
     arguments = (params, h, x, constants, out, h, x, out)
     closed, shapes = jax.make_jaxpr(on_mesh(everything), return_shape=True)(*arguments)
-    trace = flatten(closed)
+    trace = flatten(closed, on_mesh=mesh is not None)
     leaves = iter(trace.inputs)
     p, vh, vx, vc, ct, ghb, gxb, lam = (tuple(next(leaves) for _ in jax.tree.leaves(a)) for a in arguments)
     atoms = iter(trace.outputs)

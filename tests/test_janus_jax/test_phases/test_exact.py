@@ -113,7 +113,11 @@ def toy(function, dtype=np.float64) -> Case:
         return (0.5 * rng.normal(size=shape)).astype(dtype)
 
     params = [{"W": normal(WIDTH, WIDTH), "U": normal(WIDTH, WIDTH), "B": normal(1, WIDTH)} for _ in range(2)]
-    constants = {"src": rng.integers(0, ATOMS, EDGES), "dst": rng.integers(0, ATOMS, EDGES), "mask": np.arange(ATOMS) < 4}
+    constants = {
+        "src": rng.integers(0, ATOMS, EDGES),
+        "dst": rng.integers(0, ATOMS, EDGES),
+        "mask": np.arange(ATOMS) < 4,
+    }
     h = () if function is first else normal(ATOMS, WIDTH)
     return Case.of(function, params, h, normal(ATOMS, 3), constants)
 
