@@ -1,4 +1,4 @@
-"""Time and memory of phases beside one program for the whole gradient, and beside jax.vjp objects passed between programs.
+"""Time and memory of phases beside one program for all, and beside programs that pass jax.vjp objects.
 
     python benchmarks/phases.py [--channels 64] [--layers 2] [--atoms 66] [--json FILE]
 
@@ -114,7 +114,7 @@ def phased(cut, params, h, x, constants, late, clock):
     gradient, held = jax.block_until_ready(jax.tree.map(jnp.zeros_like, params)), {}
     for step in cut:
         start = time.perf_counter()
-        out, held, gradient = jax.block_until_ready(step(params, held, arrives.get(step.name, ()), gradient))
+        _, held, gradient = jax.block_until_ready(step(params, held, arrives.get(step.name, ()), gradient))
         clock.setdefault(step.name, []).append(time.perf_counter() - start)
 
 
@@ -144,7 +144,8 @@ def measure(args) -> dict:
             clock[name] = clock[name][1:]
     one = min(times["one program"])
     print(
-        f"one program {1e3 * one:.1f} ms; vjp objects {min(times['vjp objects']) / one:.2f} of that, hold {object_bytes / MIB:.1f} MiB"
+        f"one program {1e3 * one:.1f} ms; vjp objects {min(times['vjp objects']) / one:.2f} of that, "
+        f"hold {object_bytes / MIB:.1f} MiB"
     )
     rows = {}
     for name, cut in cuts.items():
@@ -157,7 +158,8 @@ def measure(args) -> dict:
             "phase_ms": {phase: 1e3 * min(ts) for phase, ts in clocks[name].items()},
         }
         print(
-            f"\n{name}: time {total / one:.2f} of one program, holds {between / MIB:.1f} MiB = {between / object_bytes:.2f} of vjp objects"
+            f"\n{name}: time {total / one:.2f} of one program, holds {between / MIB:.1f} MiB = "
+            f"{between / object_bytes:.2f} of vjp objects"
         )
         print("  " + "  ".join(f"{phase} {ms:.1f} ms" for phase, ms in rows[name]["phase_ms"].items()))
         print(cut.table())

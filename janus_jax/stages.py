@@ -1,4 +1,4 @@
-"""A potential cut into pipeline stages: consecutive runs of its blocks, the embedding in the first, the readout in the last.
+"""A potential cut into pipeline stages: runs of its blocks, the embedding in the first, the readout in the last.
 
 Every stage makes its own geometry from the positions, so what geometry needs (element tables, the vector of
 charge, spin and data set) is held by every stage, and its gradients are summed over stages.

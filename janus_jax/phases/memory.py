@@ -26,7 +26,7 @@ class Memory(Section):
     """How much pipeline stages keep between the phases of a micro-batch."""
 
     mode: Literal["keep", "rebuild_forces", "rebuild"] = "keep"
-    """keep: what later phases need; rebuild_forces: nothing of FF, rebuilt in BF; rebuild: only inputs, rebuilt in FF and BF."""
+    """keep: what later phases need; rebuild_forces: nothing of FF, made again in BF; rebuild: inputs only."""
     repeat_intensity: NonNegativeFloat = 16.0
     """Equations of at most so many operations per entry may be repeated rather than kept; 0: none."""
     names: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from janus_jax.errors import ScheduleError, UnknownNameError
-from janus_jax.schedule import NAMES, PhaseTimes, make, paper, simulate, validate
+from janus_jax.schedule import NAMES, PAPER, PhaseTimes, make, paper, simulate, validate
 from janus_jax.schedule.instructions import COMPUTE, RECEIVE, SEND, Instruction, from_csv, from_text, to_csv, to_text
 from janus_jax.schedule.split import lower_bound
 
@@ -134,6 +134,29 @@ def test_split_beats_wavek(model):
     ours = simulate(make("split", 4, 12, cap=8, times=times, trials=200, seconds=0.0), times)
     best = min(simulate(make("wavek", 4, 12, unit=k), times).makespan for k in range(4, 13))
     assert ours.makespan < 0.95 * best
+
+
+@pytest.mark.parametrize("model", PAPER)
+@pytest.mark.parametrize(("stages", "micro"), [(4, 12), (8, 32)])
+def test_split_leaves_little_bubble(model, stages, micro):
+    """WaveK in the paper: 19.9 % at P=4, N=12."""
+    times = paper(model)
+    for cap, most in ((stages, 0.09), (2 * stages, 0.05)):
+        schedule = make("split", stages, micro, cap=cap, times=times, trials=20, seconds=0.0)
+        timeline = simulate(schedule, times)
+        assert timeline.bubble <= most, cap
+        assert timeline.inflight.max() <= cap
+
+
+def test_split_is_1_7_times_as_fast_as_1f1b():
+    """Over the four models and the three layouts of Figure 7 (N = 32 / D); the paper's mean is 1.51."""
+    ratios = []
+    for model in PAPER:
+        for stages, micro in ((8, 16), (4, 16), (4, 8)):
+            times = paper(model)
+            ours = simulate(make("split", stages, micro, times=times, trials=20, seconds=0.0), times).makespan
+            ratios.append(simulate(make("1f1b_2nd", stages, micro), times).makespan / ours)
+    assert np.mean(ratios) >= 1.7
 
 
 def test_wavek_is_that_of_figure_4():

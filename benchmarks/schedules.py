@@ -1,0 +1,89 @@
+"""Simulated schedules beside the JanusPipe paper's measured figures, with the phase times of its Table 5.
+
+    python benchmarks/schedules.py
+
+No communication, no uneven graphs, no GARS: a difference to the paper's figure is theirs or the schedule's, see
+docs/schedules.md. Speed-ups are over 1F1B-2nd.
+"""
+
+import numpy as np
+
+from janus_jax.schedule import PAPER, make, paper, simulate
+
+LAYOUTS = {"P=8 G2 D2": (8, 16), "P=4 G4 D2": (4, 16), "P=4 G2 D4": (4, 8)}
+"""Stages and micro-batches (32 / D) of Figures 7 and 11."""
+
+FIGURE_11 = {  # SymFold, SymFold + WaveK; None where 1F1B-2nd ran out of memory
+    ("UMA-1.2B", "P=8 G2 D2"): (1.21, 1.37), ("UMA-1.2B", "P=4 G4 D2"): (1.19, 1.33), ("UMA-1.2B", "P=4 G2 D4"): (1.21, 1.38),
+    ("UMA-2.3B", "P=8 G2 D2"): (1.23, 1.41), ("UMA-2.3B", "P=4 G4 D2"): (1.21, 1.39), ("UMA-2.3B", "P=4 G2 D4"): (1.19, 1.32),
+}  # fmt: skip
+FIGURE_12 = {4: 1.00, 5: 0.96, 6: 1.00, 7: 1.03, 8: 1.05, 9: 1.04, 10: 1.03}
+"""Throughput by unit over that of unit 4 (UMA-1.2B, P=4, N=32); read off the figure's labels in order."""
+SECTION_B5 = {6: 21.23, 12: 19.89}
+"""Bubble in percent (UMA-1.2B, P=4, N=12)."""
+
+
+def makespan(name: str, stages: int, micro: int, model: str, **option) -> float:
+    times = paper(model)
+    return simulate(make(name, stages, micro, times=times, **option), times).makespan
+
+
+def figures_7_and_11() -> None:
+    print("Figures 7 and 11: speed-up over 1F1B-2nd, simulated (published where the text gives it)")
+    print(f"{'model':10} {'layout':10} {'Hanayo':>7} {'SymFold':>14} {'WaveK k=P':>10} {'WaveK best':>18} {'split cap 2P':>13}")
+    columns = []
+    for model in PAPER:
+        for layout, (p, n) in LAYOUTS.items():
+            base = makespan("1f1b_2nd", p, n, model)
+            best = {k: makespan("wavek", p, n, model, unit=k) for k in range(p, n + 1)}
+            k = min(best, key=lambda unit: best[unit])
+            split = makespan("split", p, n, model, trials=200, seconds=0.0)
+            row = [base / makespan(name, p, n, model) for name in ("hanayo_2nd", "symfold")]
+            row += [base / best[p], base / best[k], base / split]
+            columns.append(row)
+            symfold, wavek = (f"({x:.2f})" if x else "" for x in FIGURE_11.get((model, layout), (None, None)))
+            print(
+                f"{model:10} {layout:10} {row[0]:7.2f} {row[1]:7.2f} {symfold:>6} {row[2]:10.2f} "
+                f"{row[3]:6.2f} {f'k={k}':>4} {wavek:>6} {row[4]:13.2f}"
+            )
+    hanayo, symfold, default, best, ours = np.mean(columns, 0)
+    print(f"mean: Hanayo {hanayo:.2f}, SymFold {symfold:.2f}, WaveK {default:.2f} / {best:.2f}, split {ours:.2f}")
+    print("published means with GARS: 1.51 over 1F1B-2nd, 1.45 over Hanayo-2nd")
+
+
+def figure_12() -> None:
+    print("\nFigure 12: throughput over that of k=4 (UMA-1.2B, P=4, N=32), simulated (published)")
+    base = makespan("wavek", 4, 32, "UMA-1.2B", unit=4)
+    print("  ".join(f"k={k} {base / makespan('wavek', 4, 32, 'UMA-1.2B', unit=k):.2f} ({v:.2f})" for k, v in FIGURE_12.items()))
+
+
+def section_b5() -> None:
+    print("\nSection B.5: bubble in percent (UMA-1.2B, P=4, N=12), simulated (published)")
+    times = paper("UMA-1.2B")
+    for k, published in SECTION_B5.items():
+        print(f"WaveK k={k}: {100 * simulate(make('wavek', 4, 12, unit=k), times).bubble:.1f} ({published:.1f})")
+    for cap in (4, 8):
+        timeline = simulate(make("split", 4, 12, cap=cap, times=times, trials=200, seconds=0.0), times)
+        print(f"split cap {cap}: {100 * timeline.bubble:.1f}")
+
+
+def bounds() -> None:
+    print("\nsplit: bubble in percent, and that of the lower bound on any schedule of the six phases")
+    from janus_jax.schedule import lower_bound
+
+    for model in PAPER:
+        times = paper(model)
+        for p, n in ((4, 12), (8, 32)):
+            row = []
+            for cap in (p, 2 * p):
+                found = simulate(make("split", p, n, cap=cap, times=times, seconds=2.0), times)
+                least = times.total(p, n) / p / lower_bound(p, n, times, cap)
+                row.append(f"cap {cap:2d}: {100 * found.bubble:4.1f} (at least {100 * (1 - least):3.1f})")
+            print(f"{model:10} P={p} N={n}  " + "   ".join(row))
+
+
+if __name__ == "__main__":
+    figures_7_and_11()
+    figure_12()
+    section_b5()
+    bounds()
