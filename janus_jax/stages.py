@@ -119,7 +119,7 @@ def _arrays(place: Place) -> tuple[Array, Array]:
     return place.positions, place.strain
 
 
-def _read(closed: jex.ClosedJaxpr) -> set[jex.Var]:
+def _read(closed: Any) -> set[jex.Var]:
     """Variables that any output depends on."""
     trace = flatten(closed)
     needed, stack = set(), variables(trace.outputs)

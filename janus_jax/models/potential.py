@@ -104,10 +104,10 @@ def propagate(
     """Node features after the model's blocks, from those given or, if None, from the embedding."""
     vectors = edge_vectors(graph, positions, strain, model.cutoff, exchange).astype(model.dtype)
     geometry = model.geometry(graph, vectors, exchange)
-    h = model.embed(graph, geometry) if h is None else h
+    features = model.embed(graph, geometry) if h is None else h
     for block in model.blocks:
-        h = block(h, graph, geometry, exchange)
-    return h
+        features = block(features, graph, geometry, exchange)
+    return features
 
 
 def read_out(

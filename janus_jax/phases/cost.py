@@ -36,14 +36,19 @@ SCATTER = ("scatter", "cumsum", "cumprod", "cummax", "sort", "top_k")
 BODIES = ("jaxpr", "call_jaxpr", "body_jaxpr", "cond_jaxpr")
 
 
+def shape(value) -> tuple[int, ...]:
+    """Of a variable or literal; () for what is no array."""
+    return getattr(value.aval, "shape", ())
+
+
 def elements(value) -> int:
     """Entries of a variable or literal."""
-    return math.prod(value.aval.shape)
+    return math.prod(shape(value))
 
 
 def nbytes(value: jex.Var) -> int:
     """Bytes of a variable."""
-    dtype = value.aval.dtype
+    dtype = getattr(value.aval, "dtype", None)
     return elements(value) * (np.dtype(dtype).itemsize if isinstance(dtype, np.dtype) else 8)
 
 
@@ -55,7 +60,7 @@ def flops(eqn: jex.JaxprEqn) -> float:
         return 0.0
     if name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
-        return 2.0 * out * math.prod(eqn.invars[0].aval.shape[i] for i in contracted)
+        return 2.0 * out * math.prod(shape(eqn.invars[0])[i] for i in contracted)
     bodies = [body for key in BODIES if (body := eqn.params.get(key)) is not None]
     bodies += list(eqn.params.get("branches", ()))
     if bodies:
@@ -81,4 +86,4 @@ def intensity(eqn: jex.JaxprEqn) -> float:
 
 def is_view(eqn: jex.JaxprEqn) -> bool:
     """Whether the result repeats numbers of the operand."""
-    return eqn.primitive.name in VIEWS and all(is_var(v) or not v.aval.shape for v in eqn.invars)
+    return eqn.primitive.name in VIEWS and all(is_var(v) or not shape(v) for v in eqn.invars)

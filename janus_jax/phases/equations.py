@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.extend.core as jex
+from jax.extend.core import ClosedJaxpr  # pyright: ignore[reportPrivateImportUsage]
 
 Atom = Any
 """A variable or a literal of a traced program."""
@@ -52,7 +53,7 @@ def variables(atoms: Sequence[Atom]) -> list[jex.Var]:
     return [atom for atom in atoms if is_var(atom)]
 
 
-def flatten(closed: jex.ClosedJaxpr, *, on_mesh: bool = False) -> Trace:
+def flatten(closed: ClosedJaxpr, *, on_mesh: bool = False) -> Trace:
     """Inline calls and merge equal equations.
 
     With `on_mesh` the whole is one shard_map, whose inside is what is wanted.
@@ -113,4 +114,4 @@ def as_function(
     body = [trace.equations[i] for i in equations]
     effects = frozenset().union(*(eqn.effects for eqn in body))
     jaxpr = jex.Jaxpr(tuple(trace.consts), tuple(inputs), tuple(outputs), body, effects, trace.debug_info)
-    return jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, tuple(trace.consts.values())))
+    return jex.jaxpr_as_fun(ClosedJaxpr(jaxpr, tuple(trace.consts.values())))

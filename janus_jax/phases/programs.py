@@ -57,7 +57,7 @@ class Phases:
         *,
         split: bool = True,
         mesh: Mesh | None = None,
-        compiler_options: Mapping[str, Any] | None = None,
+        compiler_options: dict[str, Any] | None = None,
     ):
         self.function, self.memory, self.mesh = function, memory or Memory(), mesh
         self.compiler_options = compiler_options
@@ -119,7 +119,7 @@ class Cut:
 class Step:
     """One compiled program: called with parameters, what is held and what arrives."""
 
-    def __init__(self, owner: Cut, program: Program, compiler_options: Mapping[str, Any] | None):
+    def __init__(self, owner: Cut, program: Program, compiler_options: dict[str, Any] | None):
         trace, face = owner.trace, owner.face
         self.program, self.name = program, _name(program.phases)
         number = owner.number
