@@ -33,9 +33,8 @@ def makespan(name: str, stages: int, micro: int, model: str, transfer: float = 0
 def figures_7_and_11(transfer: float) -> None:
     how = f"blocking transfers of {transfer:g} FE" if transfer else "free transfers"
     print(f"Figures 7 and 11 with {how}: speed-up over 1F1B-2nd, simulated (published where the text gives it)")
-    print(
-        f"{'model':10} {'layout':10} {'Hanayo':>7} {'SymFold':>14} {'WaveK k=P':>10} {'WaveK best':>18} {'split cap 2P':>13}"
-    )
+    titles = f"{'Hanayo':>7} {'SymFold':>14} {'WaveK k=P':>10} {'WaveK best':>18} {'split cap 2P':>13}"
+    print(f"{'model':10} {'layout':10} {titles}")
     columns = []
     for model in PAPER:
         for number, (layout, (p, n)) in enumerate(LAYOUTS.items()):
@@ -78,9 +77,7 @@ def section_b5() -> None:
 
 
 def scaling() -> None:
-    print(
-        "\nFigure 16, strong scaling of WaveK k=P (UMA-2.3B, 32 micro-batches in all), throughput over that of 8 devices"
-    )
+    print("\nFigure 16, strong scaling of WaveK k=P (UMA-2.3B, 32 micro-batches in all), over 8 devices")
     base = None
     for devices, (p, n) in {8: (4, 32), 16: (4, 16), 32: (8, 16)}.items():
         rate = 1 / makespan("wavek", p, n, "UMA-2.3B", 0.1, unit=p)

@@ -138,6 +138,16 @@ def energy_forces_stress(model: Potential, graph: AtomGraph, exchange: Exchange 
 
     strain = jnp.zeros(graph.cell.shape, graph.positions.dtype)
     (gradient, virial), energy = jax.grad(total, (0, 1), has_aux=True)(jnp.asarray(graph.positions), strain)
+    return from_gradient(energy, gradient, virial, graph)
+
+
+def from_gradient(
+    energy: Float[Array, "structures"],
+    gradient: Float[Array, "atoms 3"],
+    virial: Float[Array, "structures 3 3"],
+    graph: AtomGraph,
+) -> Prediction:
+    """The prediction from energies and their gradients in positions and strain."""
     a, b, c = graph.cell[:, 0], graph.cell[:, 1], graph.cell[:, 2]
     volume = jnp.abs((a * jnp.cross(b, c)).sum(-1))[:, None, None]
     stress = jnp.where(volume > 0, virial / jnp.where(volume > 0, volume, 1), 0)
