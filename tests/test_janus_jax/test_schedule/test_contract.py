@@ -20,7 +20,7 @@ few = settings(max_examples=25, deadline=None)
 def cases(draw):
     """Arguments of `built`."""
     name = draw(st.sampled_from(NAMES))
-    stages, micro = draw(st.integers(1, 16)), draw(st.integers(1, 24))
+    stages, micro = draw(st.integers(1, 16)), draw(st.integers(1, 64))
     phases = {op: draw(positive) for op in ("FE", "FF", "BF", "BE")}
     parts = {"BFt": phases["BF"] * draw(st.floats(0.1, 0.9)), "BEh": phases["BE"] * draw(st.floats(0.1, 0.9))}
     option = {"unit": draw(st.integers(1, 40))} if name == "wavek" else {}
