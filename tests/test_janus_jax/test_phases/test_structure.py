@@ -177,3 +177,18 @@ def compilations():
 def test_bytes_of_a_variable():
     cut = cut_of(toy(plain), Memory())
     assert nbytes(cut.face.arrives["FE"][0]) == 7 * 5 * 8
+
+
+def test_what_can_be_done_early_is():
+    """Everything new in BEh and BEw waits for dL/dh'; BFr takes the rest of the backward energy pass."""
+    cut = cut_of(toy(plain), Memory(repeat_intensity=0.0))
+    waits = set(cut.face.arrives["BEh"])
+    for eqn in cut.trace.equations:
+        if waits & set(variables(eqn.invars)):
+            waits |= set(eqn.outvars)
+    for name in ("BEh", "BEw"):
+        program = cut[name].program
+        new = [cut.trace.equations[i] for i in set(program.equations) - program.repeated]
+        constant = constants(cut.trace, cut.face.params)
+        assert all(waits & set(eqn.outvars) or set(eqn.outvars) <= constant or is_view(eqn) for eqn in new), name
+    assert len(cut["BFr"].program.equations) > 10
