@@ -103,20 +103,17 @@ def cut_model(model: Potential, blocks: Sequence[int], exchange: Exchange = no_e
 
 def _stage(part: Potential, start: int, first: bool, last: bool, exchange: Exchange) -> Stage:
     graphdef, params, fixed = nnx.split(part, nnx.Param, ...)
-    whole = StageFunction(graphdef, (), first, last)
+    whole = StageFunction(graphdef, (), first, last)  # without the exchange, which needs the devices' axes
     graph = _one_atom(part.dtype)
-    h = () if first else jax.eval_shape(lambda: propagate(part, graph, *_arrays(Place.of(graph))))
+    place = Place.of(graph)
+    h = () if first else jax.eval_shape(lambda: propagate(part, graph, place.positions, place.strain))
     flat = nnx.to_flat_state(params)
-    closed = jax.make_jaxpr(whole)(params, h, Place.of(graph), (graph, fixed))
+    closed = jax.make_jaxpr(whole)(params, h, place, (graph, fixed))
     read = _read(closed)
     variables_ = list(zip(flat, closed.jaxpr.invars, strict=False))
     used = nnx.from_flat_state([item for item, v in variables_ if v in read])
     unused = tuple((path, var.shape, str(var.dtype)) for (path, var), v in variables_ if v not in read)
     return Stage(StageFunction(graphdef, unused, first, last, exchange), used, fixed, start)
-
-
-def _arrays(place: Place) -> tuple[Array, Array]:
-    return place.positions, place.strain
 
 
 def _read(closed: Any) -> set[jex.Var]:

@@ -82,7 +82,6 @@ class Cut:
         if self.mesh is not None:
             h, x, constants = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), (h, x, constants))
         _check_floats(params=params, h=h, x=x)
-        self.params_tree = jax.tree.structure(params)
         traced = _trace(phases.function, self.mesh, params, h, x, constants)
         self.trace, self.face, self._trees = traced
         made = (v for eqn in self.trace.equations for v in eqn.outvars)
@@ -136,11 +135,9 @@ class Step:
         self._body = as_function(trace, program.equations, [*read_params, *values], outputs)
         self._read, self._keep, self._hold = ([number[v] for v in vs] for vs in (values, program.keeps, program.held))
         self._ends = tuple(itertools.accumulate(map(len, (program.delivers, program.keeps, terms))))
-        self.run = jax.jit(
-            self._on_mesh(owner.mesh, len(read_params)), donate_argnums=2, compiler_options=compiler_options
-        )
+        self.run = jax.jit(self._on_mesh(owner.mesh), donate_argnums=2, compiler_options=compiler_options)
 
-    def _on_mesh(self, mesh: Mesh | None, params: int) -> Callable:
+    def _on_mesh(self, mesh: Mesh | None) -> Callable:
         if mesh is None:
             return partial(self._local, lead=False)
         rest = P(mesh.axis_names)

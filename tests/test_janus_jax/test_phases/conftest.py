@@ -11,7 +11,6 @@ from janus_jax.phases import Cut
 from janus_jax.testing import quick_jit
 
 OPTIONS = {"xla_backend_optimization_level": 0}
-LATE = ("ct", "ghb", "gxb", "lam")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +51,6 @@ class Case:
         @quick_jit
         def everything(params, h, x, ct):
             gradient, hb, ctb = jax.grad(scalar, (0, 1, 3))(params, h, x, ct)
-            # The scalar's second part alone: dL/dct of the phases does not contain lam.
             return {
                 "out": self.function(params, h, x, self.constants),
                 "forces": forces(params, h, x, ct), "ctb": ctb, "hb": hb, "gradient": gradient,

@@ -36,6 +36,22 @@ def built(case):
     return make(name, stages, micro, times=times, **option), times
 
 
+def with_device(schedule, device, instructions):
+    """The schedule with another list on one device."""
+    devices = list(schedule.devices)
+    devices[device] = tuple(instructions)
+    return schedule.replace(devices=tuple(devices))
+
+
+def assert_swap_is_caught(schedule, device, before, after):
+    """The phase at `after` cannot run at `before`, in whose place it is put."""
+    instructions = list(schedule.devices[device])
+    victim = instructions[after]
+    instructions[before], instructions[after] = victim, instructions[before]
+    with pytest.raises(ScheduleError, match=rf"device {device}, position {before}, {victim.op}"):
+        validate(with_device(schedule, device, instructions))
+
+
 @few
 @given(cases())
 def test_every_schedule_is_valid_and_simulates(case):
@@ -79,10 +95,8 @@ def test_a_damaged_schedule_is_caught_at_the_right_device(case, data):
         del instructions[position]
     else:
         instructions.insert(position, victim)
-    devices = list(schedule.devices)
-    devices[device] = tuple(instructions)
     with pytest.raises(ScheduleError) as caught:
-        validate(schedule.replace(devices=tuple(devices)))
+        validate(with_device(schedule, device, instructions))
     if victim.op in COMPUTE:
         assert f"device {device}" in str(caught.value) or "FE" in str(caught.value)
         assert victim.op in str(caught.value)
@@ -100,11 +114,7 @@ def test_a_computation_before_its_input_is_caught(case, data):
     position = data.draw(st.sampled_from(backward))
     victim = instructions[position]
     before = next(k for k, i in enumerate(instructions) if i == Instruction("FF", victim.stage, victim.micro))
-    instructions[before], instructions[position] = victim, instructions[before]
-    devices = list(schedule.devices)
-    devices[device] = tuple(instructions)
-    with pytest.raises(ScheduleError, match=rf"device {device}, position {before}, {victim.op}"):
-        validate(schedule.replace(devices=tuple(devices)))
+    assert_swap_is_caught(schedule, device, before, position)
 
 
 @few
@@ -126,13 +136,7 @@ def test_any_phase_before_what_it_needs_on_its_device_is_caught(case, data):
     ]
     if not pairs:
         return
-    before, after = data.draw(st.sampled_from(pairs))
-    victim = instructions[after]
-    instructions[before], instructions[after] = victim, instructions[before]
-    devices = list(schedule.devices)
-    devices[device] = tuple(instructions)
-    with pytest.raises(ScheduleError, match=rf"device {device}, position {before}, {victim.op}"):
-        validate(schedule.replace(devices=tuple(devices)))
+    assert_swap_is_caught(schedule, device, *data.draw(st.sampled_from(pairs)))
 
 
 @few
@@ -143,10 +147,10 @@ def test_a_send_without_its_receive_is_caught(case, data):
     if not transfers:
         return
     device, position = data.draw(st.sampled_from(transfers))
-    devices = list(schedule.devices)
-    devices[device] = devices[device][:position] + devices[device][position + 1 :]
+    instructions = list(schedule.devices[device])
+    del instructions[position]
     with pytest.raises(ScheduleError, match=r"device \d+, position \d+"):
-        validate(schedule.replace(devices=tuple(devices)))
+        validate(with_device(schedule, device, instructions))
 
 
 @few
