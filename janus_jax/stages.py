@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from janus_jax.errors import StageError
 from janus_jax.graph import AtomGraph
 from janus_jax.models.potential import Exchange, Potential, no_exchange, propagate, read_out
-from janus_jax.phases.equations import flatten, variables
+from janus_jax.phases.equations import flatten, upstream, variables
 from janus_jax.typing import Array, Float, pytree
 
 Path = tuple[Any, ...]
@@ -119,14 +119,8 @@ def _stage(part: Potential, start: int, first: bool, last: bool, exchange: Excha
 def _read(closed: Any) -> set[jex.Var]:
     """Variables that any output depends on."""
     trace = flatten(closed)
-    needed, stack = set(), variables(trace.outputs)
-    while stack:
-        v = stack.pop()
-        if v not in needed:
-            needed.add(v)
-            index = trace.producer.get(v)
-            stack += [] if index is None else variables(trace.equations[index].invars)
-    return needed
+    operands = (v for index in upstream(trace, trace.outputs) for v in trace.equations[index].invars)
+    return set(variables([*operands, *trace.outputs]))
 
 
 def _one_atom(dtype: DTypeLike) -> AtomGraph:

@@ -15,12 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import jax.extend.core as jex
 
-from janus_jax.phases.equations import Atom, Trace, is_var, variables
+from janus_jax.phases.equations import Atom, Trace, is_var, upstream, variables
 from janus_jax.phases.memory import Memory, minimum_cut, repeatable
 
 PHASES = ("FE", "FF", "BFt", "BFr", "BEh", "BEw")
 SIX = tuple((phase,) for phase in PHASES)
 FOUR = (("FE",), ("FF",), ("BFt", "BFr"), ("BEh", "BEw"))
+Terms = dict[str, list[tuple[int, Atom]]]
+"""(parameter index, addend) of the gradient, by phase."""
 
 DROPPED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "keep": {},
@@ -80,8 +82,9 @@ class Program:
 
 def cut(trace: Trace, face: Interface, memory: Memory, groups: Sequence[tuple[str, ...]] = SIX) -> list[Program]:
     """The programs of a stage, one for each group of phases."""
-    terms = _terms(trace, face)
-    first = _first_needed(trace, face, terms)
+    waits = _waiting(trace, face.arrives["BEh"])
+    terms = _terms(trace, face, waits)
+    first = _first_needed(trace, face, terms, waits)
     return _Cutter(trace, face, memory, groups, first, terms).programs()
 
 
@@ -94,13 +97,12 @@ def _waiting(trace: Trace, late: Iterable[jex.Var]) -> set[jex.Var]:
     return waits
 
 
-def _terms(trace: Trace, face: Interface) -> dict[str, list[tuple[int, Atom]]]:
+def _terms(trace: Trace, face: Interface, waits: set[jex.Var]) -> Terms:
     """The gradient as sums of what does not wait for dL/dh' (BFr) and of what does (BEw).
 
     Both are added to one running total, so no phase stores a gradient for another.
     """
-    waits = _waiting(trace, face.arrives["BEh"])
-    terms: dict[str, list[tuple[int, Atom]]] = {"BFr": [], "BEw": []}
+    terms: Terms = {"BFr": [], "BEw": []}
     for k, atom in enumerate(face.gradient):
         for term in _addends(trace, atom, waits):
             terms["BEw" if is_var(term) and term in waits else "BFr"].append((k, term))
@@ -117,20 +119,16 @@ def _addends(trace: Trace, atom: Atom, waits: set[jex.Var]) -> Iterator[Atom]:
             yield from _addends(trace, part, waits)
 
 
-def _first_needed(trace: Trace, face: Interface, terms: Mapping[str, list[tuple[int, Atom]]]) -> dict[int, str]:
+def _first_needed(
+    trace: Trace, face: Interface, terms: Mapping[str, list[tuple[int, Atom]]], waits: set[jex.Var]
+) -> dict[int, str]:
     """Phase of each equation that any result needs."""
     wanted = {phase: list(face.delivers.get(phase, ())) for phase in PHASES}
     for phase, pairs in terms.items():
         wanted[phase] += [atom for _, atom in pairs]
     where: dict[int, str] = {}
     for phase in PHASES:
-        stack = variables(wanted[phase])
-        while stack:
-            index = trace.producer.get(stack.pop())
-            if index is not None and index not in where:
-                where[index] = phase
-                stack += variables(trace.equations[index].invars)
-    waits = _waiting(trace, face.arrives["BEh"])
+        where |= dict.fromkeys(upstream(trace, wanted[phase], where), phase)
     for index, phase in where.items():
         if phase in ("BEh", "BEw") and not waits & set(trace.equations[index].outvars):
             where[index] = "BFr"
@@ -173,35 +171,21 @@ class _Cutter:
         run = set(self.primary[k])
         goals = [a for i in run for a in trace.equations[i].invars]
         goals += [*delivers, *(atom for _, atom in terms)]
-        run |= self._missing(variables(goals), run, at_hand)
+        run |= upstream(trace, goals, run, at_hand)
         later = self._read_later(k)
         if "BFr" in group:  # what BE needs and would have to make again, made while nobody waits
-            run |= self._missing(self._dear(later, run, at_hand), run, at_hand)
+            run |= upstream(trace, self._dear(later, run, at_hand), run, at_hand)
         computed = {v for i in run for v in trace.equations[i].outvars}
         keep = self._kept(group[-1], later, at_hand, computed) - self.free
-        return Program(
+        program = Program(
             group, tuple(sorted(run)), frozenset(run & done), arrives, delivers, terms,
             self._sorted(keep & computed), self._sorted(keep),
         )  # fmt: skip
+        assert at_hand.issuperset(program.reads(trace)), "an input is read after it was dropped"
+        return program
 
     def _sorted(self, values: Iterable[jex.Var]) -> tuple[jex.Var, ...]:
-        order = self.trace.producer
-        inputs = {v: k for k, v in enumerate(self.trace.inputs)}
-        return tuple(sorted(values, key=lambda v: (order.get(v, -1), inputs.get(v, -1))))
-
-    def _missing(self, goals: Iterable[jex.Var], run: set[int], at_hand: set[jex.Var]) -> set[int]:
-        """Equations to run, beside `run`, to have the goals from what is at hand."""
-        more: set[int] = set()
-        stack = list(goals)
-        while stack:
-            v = stack.pop()
-            index = self.trace.producer.get(v)
-            if v in at_hand or index in run or index in more:
-                continue
-            assert index is not None, "an input is read after it was dropped"
-            more.add(index)
-            stack += variables(self.trace.equations[index].invars)
-        return more
+        return tuple(sorted(values, key=self.trace.number.__getitem__))
 
     def _read_later(self, k: int) -> set[jex.Var]:
         """What programs after number k read of values that may exist by then."""

@@ -6,7 +6,7 @@ compiler would do that within a program, but not across programs. What has a rea
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.extend.core as jex
@@ -35,6 +35,7 @@ class Trace:
         outputs: variables or literals, in the order of its flattened results.
         consts: values of variables that are neither input nor computed.
         producer: index of the equation that computes a variable.
+        number: place of each variable, inputs first, then in the order of computation.
     """
 
     equations: tuple[jex.JaxprEqn, ...]
@@ -42,6 +43,7 @@ class Trace:
     outputs: tuple[Atom, ...]
     consts: Mapping[jex.Var, Any]
     producer: Mapping[jex.Var, int]
+    number: Mapping[jex.Var, int]
     debug_info: Any = None
 
 
@@ -49,7 +51,7 @@ def is_var(atom: Atom) -> bool:
     return not isinstance(atom, jex.Literal)
 
 
-def variables(atoms: Sequence[Atom]) -> list[jex.Var]:
+def variables(atoms: Iterable[Atom]) -> list[jex.Var]:
     return [atom for atom in atoms if is_var(atom)]
 
 
@@ -90,8 +92,25 @@ def flatten(closed: ClosedJaxpr, *, on_mesh: bool = False) -> Trace:
 
     outputs = visit(closed.jaxpr, {})
     producer = {v: i for i, eqn in enumerate(equations) for v in eqn.outvars}
+    inputs = tuple(closed.jaxpr.invars)
+    number = {v: k for k, v in enumerate((*inputs, *producer))}
     names = closed.jaxpr.debug_info.with_unknown_names()
-    return Trace(tuple(equations), tuple(closed.jaxpr.invars), tuple(outputs), consts, producer, names)
+    return Trace(tuple(equations), inputs, tuple(outputs), consts, producer, number, names)
+
+
+def upstream(
+    trace: Trace, goals: Iterable[Atom], done: Container[int] = (), at_hand: Container[jex.Var] = ()
+) -> set[int]:
+    """Equations to run for the goals, beside those `done` and with the variables `at_hand`."""
+    run: set[int] = set()
+    stack = variables(goals)
+    while stack:
+        v = stack.pop()
+        index = trace.producer.get(v)
+        if v not in at_hand and index is not None and index not in done and index not in run:
+            run.add(index)
+            stack += variables(trace.equations[index].invars)
+    return run
 
 
 def _identity(eqn: jex.JaxprEqn, invars: Sequence[Atom]) -> Any:

@@ -84,8 +84,6 @@ class Cut:
         _check_floats(params=params, h=h, x=x)
         traced = _trace(phases.function, self.mesh, params, h, x, constants)
         self.trace, self.face, self._trees = traced
-        made = (v for eqn in self.trace.equations for v in eqn.outvars)
-        self.number = {v: k for k, v in enumerate((*self.trace.inputs, *made))}
         self.memory, self.programs = _within_budget(self.trace, self.face, phases.memory, phases.groups)
         self._steps = {_name(p.phases): Step(self, p, phases.compiler_options) for p in self.programs}
 
@@ -121,7 +119,7 @@ class Step:
     def __init__(self, owner: Cut, program: Program, compiler_options: dict[str, Any] | None):
         trace, face = owner.trace, owner.face
         self.program, self.name = program, _name(program.phases)
-        number = owner.number
+        number = trace.number
         arrive, deliver = owner._trees
         self._arrive, self._deliver = [number[v] for v in arrive[self.name]], deliver[self.name]
         reads = program.reads(trace)

@@ -97,7 +97,7 @@ def test_held_arrays_are_distinct_and_the_bytes_reported():
     cut = cut_of(case, Memory(), compiler_options=OPTIONS)
     after = {}
     case.run(cut, after)
-    stays = {cut.number[v] for v in cut.face.stays}
+    stays = {cut.trace.number[v] for v in cut.face.stays}
     for step in cut:
         arrays = {k: a for k, a in after[step.name].items() if k not in stays}
         assert sum(a.nbytes for a in arrays.values()) == cut.held_bytes(step.program)
