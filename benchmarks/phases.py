@@ -23,6 +23,7 @@ from janus_jax.data.neighbors import from_atoms
 from janus_jax.graph import Capacity
 from janus_jax.models import esen
 from janus_jax.phases import Memory, Phases
+from janus_jax.phases.tracing import all_results
 from janus_jax.stages import Place, cut_model
 
 MEMORIES = {
@@ -92,18 +93,7 @@ def vjp_objects(function, params, h, x, constants, late):
 
 def one_program(function, params, h, x, constants, late):
     """The same results from one program."""
-
-    def everything(params, h, x, ct, ghb, gxb, lam):
-        def energy_pass(params, h, x):
-            return jax.vjp(lambda h, x: function(params, h, x, constants), h, x)
-
-        (out, pullback), energy_vjp = jax.vjp(energy_pass, params, h, x)
-        forces, force_vjp = jax.vjp(lambda pullback, ct: pullback(ct), pullback, ct)
-        pullback_bar, ctb = force_vjp((ghb, gxb))
-        gradient, hb, _ = energy_vjp((lam, pullback_bar))
-        return out, forces, ctb, hb, gradient
-
-    compiled = jax.jit(everything)
+    compiled = jax.jit(lambda params, h, x, *late: all_results(function)(params, h, x, constants, *late))
     return lambda: compiled(params, h, x, *late)
 
 

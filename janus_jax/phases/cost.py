@@ -14,20 +14,8 @@ VIEWS = {
 """The same numbers in another arrangement: keeping the result beside the operand would store them twice."""
 
 TRANSCENDENTAL = {
-    "cos",
-    "erf",
-    "erf_inv",
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log1p",
-    "logistic",
-    "pow",
-    "sin",
-    "tan",
-    "tanh",
-}
+    "cos", "erf", "erf_inv", "exp", "exp2", "expm1", "log", "log1p", "logistic", "pow", "sin", "tan", "tanh",
+}  # fmt: skip
 COLLECTIVES = {
     "all_gather", "all_gather_invariant", "all_to_all", "pmax", "pmin", "ppermute", "psum", "psum2",
     "psum_invariant", "ragged_all_to_all", "reduce_scatter",

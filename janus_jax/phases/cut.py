@@ -12,6 +12,7 @@ Phases and what newly arrives for them (DESIGN.md, section 4; JanusPipe, section
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax.extend.core as jex
 
@@ -42,6 +43,7 @@ class Interface:
         arrives: what arrives for FE (features), FF, BFt, BEh, beside what stays.
         delivers: results of FE, FF, BFt, BEh.
         gradient: one for each parameter leaf.
+        trees: structure of what is delivered.
     """
 
     params: tuple[jex.Var, ...]
@@ -49,6 +51,7 @@ class Interface:
     arrives: Mapping[str, tuple[jex.Var, ...]]
     delivers: Mapping[str, tuple[Atom, ...]]
     gradient: tuple[Atom, ...]
+    trees: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,12 +25,11 @@ from jax.sharding import PartitionSpec as P
 from janus_jax.errors import PhaseError
 from janus_jax.phases.cost import flops, nbytes
 from janus_jax.phases.cut import FOUR, SIX, Interface, Program, cut
-from janus_jax.phases.equations import Trace, as_function, flatten
+from janus_jax.phases.equations import Trace, as_function
 from janus_jax.phases.memory import LADDER, Memory
+from janus_jax.phases.tracing import StageFunction, trace_stage
 from janus_jax.typing import Array
 
-StageFunction = Callable[[Any, Any, Any, Any], Any]
-"""(params, h, x, constants) -> h' or energies; differentiated in params, h and x, which hold floats only."""
 Held = Mapping[int, Array]
 """Arrays by number of their variable in the trace: a pytree."""
 MIB = 2**20
@@ -81,9 +80,7 @@ class Cut:
         self.mesh = phases.mesh
         if self.mesh is not None:
             h, x, constants = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), (h, x, constants))
-        _check_floats(params=params, h=h, x=x)
-        traced = _trace(phases.function, self.mesh, params, h, x, constants)
-        self.trace, self.face, self._trees = traced
+        self.trace, self.face = trace_stage(phases.function, self.mesh, params, h, x, constants)
         self.memory, self.programs = _within_budget(self.trace, self.face, phases.memory, phases.groups)
         self._steps = {_name(p.phases): Step(self, p, phases.compiler_options) for p in self.programs}
 
@@ -95,8 +92,7 @@ class Cut:
 
     def held_bytes(self, program: Program) -> int:
         """Bytes of a micro-batch held on a device after a program, beside graph, positions and parameters."""
-        stays = set(self.face.stays)
-        return sum(nbytes(v) for v in program.held if v not in stays)
+        return _held_bytes(program, self.face)
 
     def table(self) -> str:
         """Per program: equations, operations (millions), part of them repeated, bytes kept anew and held in all."""
@@ -120,8 +116,9 @@ class Step:
         trace, face = owner.trace, owner.face
         self.program, self.name = program, _name(program.phases)
         number = trace.number
-        arrive, deliver = owner._trees
-        self._arrive, self._deliver = [number[v] for v in arrive[self.name]], deliver[self.name]
+        loaded = face.stays if "FE" in program.phases else ()
+        self._arrive = [number[v] for v in (*program.arrives, *loaded)]
+        self._deliver = next((face.trees[p] for p in program.phases if p in face.trees), jax.tree.structure(()))
         reads = program.reads(trace)
         place = {v: k for k, v in enumerate(face.params)}
         self._params = [place[v] for v in reads if v in place]
@@ -184,66 +181,20 @@ def _name(phases: tuple[str, ...]) -> str:
     return phases[0] if len(phases) == 1 else phases[0][:2]
 
 
-def _check_floats(**trees: Any) -> None:
-    for name, tree in trees.items():
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            if not jnp.issubdtype(leaf.dtype, jnp.floating):
-                where = f"{name}{jax.tree_util.keystr(path)}"
-                raise PhaseError(f"{where} is {leaf.dtype}; {name} is differentiated and must hold floats only")
-
-
-def _trace(function: StageFunction, mesh: Mesh | None, params, h, x, constants) -> tuple[Trace, Interface, Any]:
-    """All results of a stage, with the variables of each input and output."""
-
-    def everything(params, h, x, constants, ct, ghb, gxb, lam):
-        def energy_pass(params, h, x):
-            return jax.vjp(lambda h, x: function(params, h, x, constants), h, x)
-
-        (out, pullback), energy_vjp = jax.vjp(energy_pass, params, h, x)
-        (gh, gx), force_vjp = jax.vjp(lambda pullback, ct: pullback(ct), pullback, ct)
-        pullback_bar, ctb = force_vjp((ghb, gxb))
-        gradient, hb, _ = energy_vjp((lam, pullback_bar))
-        return out, (gh, gx), ctb, hb, gradient
-
-    def on_mesh(f):
-        if mesh is None:
-            return f
-        # Inside, shapes are those of one device; what the outside would make of them is not used.
-        return jax.shard_map(f, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
-
-    out = jax.eval_shape(on_mesh(function), params, h, x, constants)
-    arguments = (params, h, x, constants, out, h, x, out)
-    closed, shapes = jax.make_jaxpr(on_mesh(everything), return_shape=True)(*arguments)
-    trace = flatten(closed, on_mesh=mesh is not None)
-    leaves = iter(trace.inputs)
-    p, vh, vx, vc, ct, ghb, gxb, lam = (tuple(next(leaves) for _ in jax.tree.leaves(a)) for a in arguments)
-    atoms = iter(trace.outputs)
-    trees = [jax.tree.structure(shape) for shape in shapes]
-    delivered = [tuple(next(atoms) for _ in range(tree.num_leaves)) for tree in trees]
-    face = Interface(
-        p, (*vx, *vc),
-        {"FE": vh, "FF": ct, "BFt": (*ghb, *gxb), "BEh": lam},
-        dict(zip(("FE", "FF", "BFt", "BEh"), delivered[:4], strict=True)),
-        delivered[4],
-    )  # fmt: skip
-    names = {"FE": ("FE",), "FF": ("FF",), "BFt": ("BFt", "BF"), "BEh": ("BEh", "BE")}
-    arrive = {name: face.arrives[phase] for phase, all_names in names.items() for name in all_names}
-    arrive |= {"FE": (*vh, *vx, *vc), "BFr": (), "BEw": ()}
-    nothing = jax.tree.structure(())
-    deliver = {name: tree for tree, all_names in zip(trees, names.values(), strict=False) for name in all_names}
-    return trace, face, (arrive, deliver | {"BFr": nothing, "BEw": nothing})
+def _held_bytes(program: Program, face: Interface) -> int:
+    stays = set(face.stays)
+    return sum(nbytes(v) for v in program.held if v not in stays)
 
 
 def _within_budget(trace: Trace, face: Interface, memory: Memory, groups) -> tuple[Memory, list[Program]]:
     """The programs; with a budget, those that repeat least among the ones that fit."""
-    stays = set(face.stays)
     rungs = [memory.repeat_intensity]
     rungs += [r for r in LADDER if memory.budget_mib is not None and r > memory.repeat_intensity]
     least = None
     for rung in rungs:
         tried = memory.model_copy(update={"repeat_intensity": rung})
         programs = cut(trace, face, tried, groups)
-        peak = max(sum(nbytes(v) for v in p.held if v not in stays) for p in programs) / MIB
+        peak = max(_held_bytes(p, face) for p in programs) / MIB
         if memory.budget_mib is None or peak <= memory.budget_mib:
             return tried, programs
         least = peak if least is None else min(peak, least)

@@ -1,0 +1,74 @@
+"""All results of a pipeline stage in one trace, with the variables of each input and output."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from janus_jax.errors import PhaseError
+from janus_jax.phases.cut import Interface
+from janus_jax.phases.equations import Trace, flatten
+
+StageFunction = Callable[[Any, Any, Any, Any], Any]
+"""(params, h, x, constants) -> h' or energies; differentiated in params, h and x, which hold floats only."""
+
+
+def all_results(function: StageFunction) -> Callable:
+    """(params, h, x, constants, ct, ghb, gxb, lam) -> (h', (gh, gx), ctb, hb, gradient), in the order of the phases."""
+
+    def everything(params, h, x, constants, ct, ghb, gxb, lam):
+        def energy_pass(params, h, x):
+            return jax.vjp(lambda h, x: function(params, h, x, constants), h, x)
+
+        (out, pullback), energy_vjp = jax.vjp(energy_pass, params, h, x)
+        forces, force_vjp = jax.vjp(lambda pullback, ct: pullback(ct), pullback, ct)
+        pullback_bar, ctb = force_vjp((ghb, gxb))
+        gradient, hb, _ = energy_vjp((lam, pullback_bar))
+        return out, forces, ctb, hb, gradient
+
+    return everything
+
+
+def trace_stage(function: StageFunction, mesh: Mesh | None, params, h, x, constants) -> tuple[Trace, Interface]:
+    """The trace for these shapes; with a mesh, those of one device.
+
+    Raises:
+        PhaseError: something differentiated is no float.
+    """
+    _check_floats(params=params, h=h, x=x)
+
+    def on_mesh(f):
+        if mesh is None:
+            return f
+        # Inside, shapes are those of one device; what the outside would make of them is not used.
+        return jax.shard_map(f, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)
+
+    out = jax.eval_shape(on_mesh(function), params, h, x, constants)
+    arguments = (params, h, x, constants, out, h, x, out)
+    closed, shapes = jax.make_jaxpr(on_mesh(all_results(function)), return_shape=True)(*arguments)
+    trace = flatten(closed, on_mesh=mesh is not None)
+    inputs, outputs = iter(trace.inputs), iter(trace.outputs)
+    p, vh, vx, vc, ct, ghb, gxb, lam = (tuple(next(inputs) for _ in jax.tree.leaves(a)) for a in arguments)
+    trees = [jax.tree.structure(shape) for shape in shapes]
+    *delivered, gradient = (tuple(next(outputs) for _ in range(tree.num_leaves)) for tree in trees)
+    phases = ("FE", "FF", "BFt", "BEh")
+    face = Interface(
+        params=p,
+        stays=(*vx, *vc),
+        arrives={"FE": vh, "FF": ct, "BFt": (*ghb, *gxb), "BEh": lam},
+        delivers=dict(zip(phases, delivered, strict=True)),
+        gradient=gradient,
+        trees=dict(zip(phases, trees, strict=False)),
+    )
+    return trace, face
+
+
+def _check_floats(**trees: Any) -> None:
+    for name, tree in trees.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                where = f"{name}{jax.tree_util.keystr(path)}"
+                raise PhaseError(f"{where} is {leaf.dtype}; {name} is differentiated and must hold floats only")
