@@ -25,7 +25,7 @@ from janus_jax.data.summary import summarize
 from janus_jax.graph import Capacity, LabelCounts
 from janus_jax.models import build, convert
 from janus_jax.models.potential import energy_forces_stress, structure_energies
-from janus_jax.train import config, optimizer
+from janus_jax.train import config
 from janus_jax.train.state import Trainer
 
 
@@ -42,7 +42,7 @@ def problem(settings: config.TrainConfig, padding: float, dtype):
 def programs(settings: config.TrainConfig, dtype):
     """Compiled functions of a graph and its label counts, by name."""
     model = convert.cast(build(settings.model, rngs=nnx.Rngs(0)), dtype)
-    trainer = Trainer(model, optimizer.make(settings.optimizer, 10), settings.loss, 0.99)
+    trainer = Trainer(model, settings.optimizer, 10, settings.loss)
     state = trainer.init(model)
     graphdef, variables = nnx.split(model)
 

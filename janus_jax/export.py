@@ -69,7 +69,6 @@ def export(
 
 def from_checkpoint(folder: Path, potential: Potential, weights: str, step: int | None) -> Potential:
     """`potential` with raw or averaged weights of a checkpoint of its run (the best if `step` is None)."""
-    from janus_jax.train import optimizer
     from janus_jax.train.checkpoint import Checkpoints
     from janus_jax.train.run import read_config
     from janus_jax.train.state import Trainer
@@ -77,7 +76,7 @@ def from_checkpoint(folder: Path, potential: Potential, weights: str, step: int 
     if not (folder / "checkpoints").is_dir():
         raise ConfigError(f"{folder}: raw weights and steps are in the checkpoints of a run folder; this is none.")
     config = read_config(folder / "config.yaml", [])
-    trainer = Trainer(potential, optimizer.make(config.optimizer, config.steps), config.loss, 0.0)
+    trainer = Trainer(potential, config.optimizer, config.steps, config.loss)
     checkpoints = Checkpoints(folder / "checkpoints")
     try:
         there = checkpoints.steps()

@@ -4,8 +4,6 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterator
-from functools import reduce
-from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +78,8 @@ class Loop:
 
     def __init__(self, config: TrainConfig, prepared: Prepared, folder: Path, checkpoints: Checkpoints):
         self.config, self.data, self.folder, self.checkpoints = config, prepared, folder, checkpoints
-        method = optimizer.make(config.optimizer, config.steps)
         self.rate = jax.jit(optimizer.schedule(config.optimizer, config.steps))
-        self.trainer = Trainer(prepared.model, method, config.loss, config.optimizer.ema_decay)
+        self.trainer = Trainer(prepared.model, config.optimizer, config.steps, config.loss)
         self.fresh = self.trainer.init(prepared.model)
 
     def restore(self) -> tuple[TrainState, Progress]:
@@ -179,10 +176,7 @@ class Loop:
     def _step(self, state: TrainState, step: int, batch: GlobalBatch, start: float, waited: float):
         """One update, logged. Returns (state, whether its gradient was finite)."""
         trainer, compiled, began = self.trainer, self.trainer.compilations(), time.perf_counter()
-        parts = [trainer.gradient(state, micro, batch.counts) for micro in batch.micro_batches]
-        gradient = reduce(lambda a, b: jax.tree.map(add, a, b), [part[0] for part in parts])
-        terms = reduce(add, [part[1] for part in parts])
-        state, report = trainer.update(state, gradient)
+        state, terms, report = trainer.step(state, batch.micro_batches, batch.counts)
         finite = bool(report.finite)
         if trainer.compilations() > compiled:
             self._compiled(step, "gradient", time.perf_counter() - began)

@@ -14,7 +14,7 @@ import optax
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from janus_jax.configuration import Section
-from janus_jax.graph import AtomGraph, LabelCounts
+from janus_jax.graph import AtomGraph, LabelCounts, Targets
 from janus_jax.models.potential import Prediction
 from janus_jax.typing import Array, Float, pytree
 
@@ -78,28 +78,45 @@ def penalty(difference: Array, kind: str, delta: float) -> Array:
 
 def loss(prediction: Prediction, graph: AtomGraph, counts: LabelCounts, config: LossConfig) -> LossTerms:
     """This micro-batch's part of the loss of the global batch with these `counts`."""
-    targets = graph.targets
-    assert targets is not None, "batches for training carry targets"
-    dtype = prediction.energy.dtype
-    atoms = jnp.maximum(graph.atoms_per_structure(), 1).astype(dtype)
-    structure_weight, atom_weight = targets.weight, targets.weight[graph.atom_structure]
+    energy = energy_loss(prediction.energy, graph, counts, config)
+    return energy + force_loss(prediction.forces, prediction.stress, graph, counts, config)
 
-    def mean(errors, mask, weight, count):
-        return jnp.where(mask, weight * errors, 0).sum() / jnp.where(count > 0, count, 1)
 
-    parts = (
-        ((prediction.energy - targets.energy) / atoms, targets.energy_mask, structure_weight, counts.energies),
-        (prediction.forces - targets.forces, targets.forces_mask, atom_weight, counts.forces),
-        (prediction.stress - targets.stress, targets.stress_mask, structure_weight, counts.stresses),
-    )
-    kinds = (config.energy_error, config.forces_error, config.stress_error)
-    energy, forces, stress = (
-        mean(penalty(difference, kind, config.huber_delta), *rest)
-        for (difference, *rest), kind in zip(parts, kinds, strict=True)
-    )
-    total = config.energy * energy + config.forces * forces + config.stress * stress
-    shown = (
-        mean(penalty(difference, kind, 1.0), *rest)
-        for (difference, *rest), kind in zip(parts, ("mae", "norm", "mae"), strict=True)
-    )
-    return LossTerms(total, *shown)
+def energy_loss(
+    energy: Float[Array, "structures"], graph: AtomGraph, counts: LabelCounts, config: LossConfig
+) -> LossTerms:
+    """The part of `loss` that energies (eV) have, the other terms zero."""
+    targets = _targets(graph)
+    atoms = jnp.maximum(graph.atoms_per_structure(), 1).astype(energy.dtype)
+    rest = targets.energy_mask, targets.weight, counts.energies
+    term, shown = _means((energy - targets.energy) / atoms, (config.energy_error, "mae"), config, *rest)
+    zero = jnp.zeros_like(shown)
+    return LossTerms(config.energy * term, shown, zero, zero)
+
+
+def force_loss(
+    forces: Float[Array, "atoms 3"],
+    stress: Float[Array, "structures 3 3"],
+    graph: AtomGraph,
+    counts: LabelCounts,
+    config: LossConfig,
+) -> LossTerms:
+    """The part of `loss` that forces (eV/Å) and stress (eV/Å^3) have, the energy's zero."""
+    targets = _targets(graph)
+    rest = targets.forces_mask, targets.weight[graph.atom_structure], counts.forces
+    force, shown_force = _means(forces - targets.forces, (config.forces_error, "norm"), config, *rest)
+    rest = targets.stress_mask, targets.weight, counts.stresses
+    tension, shown_stress = _means(stress - targets.stress, (config.stress_error, "mae"), config, *rest)
+    total = config.forces * force + config.stress * tension
+    return LossTerms(total, jnp.zeros_like(shown_force), shown_force, shown_stress)
+
+
+def _targets(graph: AtomGraph) -> Targets:
+    assert graph.targets is not None, "batches for training carry targets"
+    return graph.targets
+
+
+def _means(difference: Array, kinds: tuple[str, str], config: LossConfig, mask, weight, count) -> list[Array]:
+    """Weighted means over the known rows of two penalties: the loss's and the one that is shown."""
+    errors = (penalty(difference, kind, config.huber_delta) for kind in kinds)
+    return [jnp.where(mask, weight * error, 0).sum() / jnp.where(count > 0, count, 1) for error in errors]

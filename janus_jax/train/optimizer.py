@@ -148,6 +148,11 @@ def frozen(params: nnx.State, patterns: Sequence[str]) -> nnx.State:
     for pattern in patterns:
         if not any(fnmatch(name, pattern) for name in names):
             raise UnknownNameError("parameters in optimizer.freeze", pattern, names)
+    return frozen_among(params, patterns)
+
+
+def frozen_among(params: nnx.State, patterns: Sequence[str]) -> nnx.State:
+    """True for those parameters that one of the patterns names; these may be a part of the model's."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: any(fnmatch(name_of_leaf(path), pattern) for pattern in patterns), params
     )
@@ -190,14 +195,26 @@ def _method(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTran
     return optax.adamw(rate, weight_decay=decay, mask=decays)
 
 
+def squared_norm(gradient: nnx.State, config: OptimizerConfig) -> jax.Array:
+    """Of the gradient of what is trained: these are added over pipeline stages, and the root is the global norm."""
+    held = jax.tree.leaves(frozen_among(gradient, config.freeze))
+    squares = [jnp.sum(g * g) for g, h in zip(jax.tree.leaves(gradient), held, strict=True) if not h]
+    return sum(squares[1:], squares[0]) if squares else jnp.zeros(())
+
+
+def clip(gradient: nnx.State, norm: jax.Array, config: OptimizerConfig) -> nnx.State:
+    """The gradient scaled to `clip_norm` if the global norm is larger."""
+    return jax.tree.map(lambda g: jnp.where(norm < config.clip_norm, g, g / norm * config.clip_norm), gradient)
+
+
 def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Clip by global norm, then the method; frozen parameters take no part in either."""
-    rate = schedule(config, steps)
-    method = optax.chain(optax.clip_by_global_norm(config.clip_norm), _method(config, rate))
+    """The method, for clipped gradients; frozen parameters take no part."""
+    # identity: checkpoints of format 2 have the state of a clip here
+    method = optax.chain(optax.identity(), _method(config, schedule(config, steps)))
     if not config.freeze:
         return method
 
     def labels(params):
-        return jax.tree.map(lambda held: "held" if held else "trained", frozen(params, config.freeze))
+        return jax.tree.map(lambda held: "held" if held else "trained", frozen_among(params, config.freeze))
 
     return optax.transforms.partition({"trained": method, "held": optax.set_to_zero()}, labels)

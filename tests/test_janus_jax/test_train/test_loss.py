@@ -68,7 +68,7 @@ def test_terms_equal_numpy_with_missing_labels_and_padding(graphs):
 
 def test_gradient_of_a_batch_is_the_same_for_every_grouping(graphs):
     model = convert.cast(Esen(CONFIG, rngs=nnx.Rngs(0)), np.float64)
-    trainer = Trainer(model, optimizer.make(optimizer.OptimizerConfig(), 10), LossConfig(), 0.9)
+    trainer = Trainer(model, optimizer.OptimizerConfig(), 10, LossConfig())
     state = trainer.init(model)
     graphs = [mask_some(graphs[0], energy=False), *graphs[1:4], mask_some(graphs[4], forces=False)]
     need = total_need(graphs)

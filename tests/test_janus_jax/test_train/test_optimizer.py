@@ -42,8 +42,7 @@ def test_weights_and_tables_decay_but_biases_and_norms_do_not():
 
 def update_once(gradient_scale, ema_decay=0.9, **changes):
     model = Esen(MODEL, rngs=nnx.Rngs(0))
-    config = OptimizerConfig(**changes)
-    trainer = Trainer(model, optimizer.make(config, 10), LossConfig(), ema_decay)
+    trainer = Trainer(model, OptimizerConfig(ema_decay=ema_decay, **changes), 10, LossConfig())
     state = trainer.init(model)
     gradient = jax.tree.map(lambda x: gradient_scale * jnp.ones_like(x), state.params)
     return trainer, state, *trainer.update(state, gradient)
@@ -144,7 +143,7 @@ def test_schedules_that_do_not_exist_or_fit_are_named(name, arguments, words):
 
 def test_average_is_optax_ema_once_it_is_old_enough():
     model = Esen(MODEL, rngs=nnx.Rngs(0))
-    trainer = Trainer(model, optimizer.make(OptimizerConfig(), 10), LossConfig(), 0.6)
+    trainer = Trainer(model, OptimizerConfig(ema_decay=0.6), 10, LossConfig())
     state = trainer.init(model)
     average = optax.ema(0.6, debias=False)
     memory = None
