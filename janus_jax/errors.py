@@ -111,3 +111,7 @@ class PhaseError(JanusError, ValueError):
 
 class StageError(JanusError, ValueError):
     """A model cannot be cut into the stages asked for."""
+
+
+class MeshError(JanusError, ValueError):
+    """A device grid that does not fit the devices, the model or the batch."""

@@ -104,7 +104,7 @@ def cut_model(model: Potential, blocks: Sequence[int], exchange: Exchange = no_e
 def _stage(part: Potential, start: int, first: bool, last: bool, exchange: Exchange) -> Stage:
     graphdef, params, fixed = nnx.split(part, nnx.Param, ...)
     whole = StageFunction(graphdef, (), first, last)  # without the exchange, which needs the devices' axes
-    graph = _one_atom(part.dtype)
+    graph = blank_graph(part.dtype, 1, 1)
     place = Place.of(graph)
     h = () if first else jax.eval_shape(lambda: propagate(part, graph, place.positions, place.strain))
     flat = nnx.to_flat_state(params)
@@ -123,12 +123,16 @@ def _read(closed: Any) -> set[jex.Var]:
     return set(variables([*operands, *trace.outputs]))
 
 
-def _one_atom(dtype: DTypeLike) -> AtomGraph:
-    """A graph to trace with: one atom, one edge."""
-    one, flag = np.zeros(1, np.int32), np.ones(1, np.bool_)
+def blank_graph(dtype: DTypeLike, atoms: int, edges: int) -> AtomGraph:
+    """A graph to trace with, of one structure."""
+    one = np.zeros(1, np.int32)
+
+    def integers(*shape: int) -> np.ndarray:
+        return np.zeros(shape, np.int32)
+
     return AtomGraph(
-        positions=np.zeros((1, 3), dtype), numbers=one, atom_structure=one, atom_mask=flag,
-        src=one, dst=one, image=np.zeros((1, 3), np.int32), edge_mask=flag,
-        cell=np.eye(3, dtype=dtype)[None], pbc=np.ones((1, 3), np.bool_), structure_mask=flag,
-        charge=one, spin=one, dataset=one,
+        positions=np.zeros((atoms, 3), dtype), numbers=integers(atoms), atom_structure=integers(atoms),
+        atom_mask=np.ones(atoms, np.bool_), src=integers(edges), dst=integers(edges), image=integers(edges, 3),
+        edge_mask=np.ones(edges, np.bool_), cell=np.eye(3, dtype=dtype)[None], pbc=np.ones((1, 3), np.bool_),
+        structure_mask=np.ones(1, np.bool_), charge=one, spin=one, dataset=one,
     )  # fmt: skip

@@ -22,6 +22,8 @@ from janus_jax.phases.memory import Memory, minimum_cut, repeatable
 PHASES = ("FE", "FF", "BFt", "BFr", "BEh", "BEw")
 SIX = tuple((phase,) for phase in PHASES)
 FOUR = (("FE",), ("FF",), ("BFt", "BFr"), ("BEh", "BEw"))
+ENERGY = (("FE",), ("BEh", "BEw"))
+FORCES = (("FE",), ("FF",), ("BFt", "BFr"))
 Terms = dict[str, list[tuple[int, Atom]]]
 """(parameter index, addend) of the gradient, by phase."""
 
@@ -85,7 +87,7 @@ class Program:
 
 def cut(trace: Trace, face: Interface, memory: Memory, groups: Sequence[tuple[str, ...]] = SIX) -> list[Program]:
     """The programs of a stage, one for each group of phases."""
-    waits = _waiting(trace, face.arrives["BEh"])
+    waits = _waiting(trace, face.arrives.get("BEh", ()))
     terms = _terms(trace, face, waits)
     first = _first_needed(trace, face, terms, waits)
     return _Cutter(trace, face, memory, groups, first, terms).programs()

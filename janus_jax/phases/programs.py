@@ -12,19 +12,20 @@
 `held` is a dictionary of arrays: what the micro-batch keeps on the device between its phases.
 """
 
+import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
 from janus_jax.errors import PhaseError
 from janus_jax.phases.cost import flops, nbytes
-from janus_jax.phases.cut import FOUR, SIX, Interface, Program, cut
+from janus_jax.phases.cut import ENERGY, FORCES, FOUR, SIX, Interface, Program, cut
 from janus_jax.phases.equations import Trace, as_function
 from janus_jax.phases.memory import LADDER, Memory
 from janus_jax.phases.tracing import StageFunction, trace_stage
@@ -43,6 +44,8 @@ class Phases:
             `constants` holds everything that is not differentiated (graph, masks, fixed variables).
         memory: what is kept between phases.
         split: six programs; otherwise BFt + BFr = BF and BEh + BEw = BE are one each.
+        part: "energy": FE and BE only, "forces": FE, FF and BF only, with dL/dh beside ctb among BF's results;
+            for schedules that run FE again for the sake of FF. None: all phases.
         mesh: the stage's devices. Every array but the parameters then has a leading axis with one entry a
             device, the function sees its own entry and may use collectives over the mesh's axes, and the
             gradient keeps that axis (it is summed once a step). None: one device, no such axis.
@@ -55,13 +58,22 @@ class Phases:
         memory: Memory | None = None,
         *,
         split: bool = True,
+        part: Literal["energy", "forces"] | None = None,
         mesh: Mesh | None = None,
         compiler_options: dict[str, Any] | None = None,
     ):
         self.function, self.memory, self.mesh = function, memory or Memory(), mesh
         self.compiler_options = compiler_options
-        self.groups = SIX if split else FOUR
+        self.part = part or "both"
+        self.groups = {"both": SIX if split else FOUR, "energy": ENERGY, "forces": FORCES}[self.part]
         self._cuts: dict[Any, Cut] = {}
+        self._plans: dict[Any, Plan] = {}
+
+    def on(self, mesh: Mesh) -> "Phases":
+        """The same phases on other devices; what has been traced for a mesh of this shape is shared."""
+        other = copy.copy(self)
+        other.mesh, other._cuts = mesh, {}
+        return other
 
     def at(self, params: Any, h: Any, x: Any, constants: Any) -> "Cut":
         """The programs for these shapes (arrays or jax.ShapeDtypeStruct); traced the first time only."""
@@ -69,20 +81,31 @@ class Phases:
         leaves, tree = jax.tree.flatten(arguments)
         key = tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._cuts:
-            self._cuts[key] = Cut(self, *jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments))
+            mesh = None if self.mesh is None else self.mesh.abstract_mesh
+            if (mesh, key) not in self._plans:
+                shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments)
+                self._plans[mesh, key] = Plan(self, mesh, *shapes)
+            self._cuts[key] = Cut(self._plans[mesh, key], self.mesh, self.compiler_options)
         return self._cuts[key]
+
+
+class Plan:
+    """A traced stage and what each program does."""
+
+    def __init__(self, phases: Phases, mesh: AbstractMesh | None, params: Any, h: Any, x: Any, constants: Any):
+        if mesh is not None:
+            h, x, constants = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), (h, x, constants))
+        self.trace, self.face = trace_stage(phases.function, mesh, params, h, x, constants, phases.part)
+        self.memory, self.programs = _within_budget(self.trace, self.face, phases.memory, phases.groups)
 
 
 class Cut:
     """Programs of a stage for one set of shapes, by name: FE, FF, then BFt, BFr, BEh, BEw or BF, BE."""
 
-    def __init__(self, phases: Phases, params: Any, h: Any, x: Any, constants: Any):
-        self.mesh = phases.mesh
-        if self.mesh is not None:
-            h, x, constants = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), (h, x, constants))
-        self.trace, self.face = trace_stage(phases.function, self.mesh, params, h, x, constants)
-        self.memory, self.programs = _within_budget(self.trace, self.face, phases.memory, phases.groups)
-        self._steps = {_name(p.phases): Step(self, p, phases.compiler_options) for p in self.programs}
+    def __init__(self, plan: Plan, mesh: Mesh | None, compiler_options: dict[str, Any] | None):
+        self.mesh, self.trace, self.face = mesh, plan.trace, plan.face
+        self.memory, self.programs = plan.memory, plan.programs
+        self._steps = {_name(p.phases): Step(self, p, compiler_options) for p in self.programs}
 
     def __getitem__(self, name: str) -> "Step":
         return self._steps[name]
@@ -110,7 +133,13 @@ class Cut:
 
 
 class Step:
-    """One compiled program: called with parameters, what is held and what arrives."""
+    """One compiled program: called with parameters, what is held and what arrives.
+
+    Attributes:
+        done: an array that is ready when the latest call has been computed; nothing else reads it.
+    """
+
+    done: jax.Array | None = None
 
     def __init__(self, owner: Cut, program: Program, compiler_options: dict[str, Any] | None):
         trace, face = owner.trace, owner.face
@@ -141,7 +170,7 @@ class Step:
         )
 
     def _local(self, params: Sequence[Array], values: Sequence[Array], sums: Sequence[Array], *, lead: bool):
-        """(delivered, kept, gradient sums) on one device."""
+        """(delivered, kept, gradient sums, nothing) on one device; the last is there when all has been computed."""
         if lead:
             values, sums = jax.tree.map(lambda a: a[0], (values, sums))
         out = self._body(*params, *values)
@@ -149,7 +178,7 @@ class Step:
         total = dict(zip(self._sums, sums, strict=True))
         for (k, _), term in zip(self.program.terms, terms, strict=True):
             total[k] = total[k] + term
-        results = delivered, kept, list(total.values())
+        results = delivered, kept, list(total.values()), jnp.zeros((), jnp.int32)
         return jax.tree.map(lambda a: jnp.asarray(a)[None], results) if lead else results
 
     def __call__(self, params: Any, held: Held, arrives: Any, gradient: Any = None) -> tuple[Any, dict, Any]:
@@ -168,7 +197,7 @@ class Step:
         if self._sums and gradient is None:
             raise PhaseError(f"{self.name} adds to the gradient; give the running total, zeros at first")
         total, tree = jax.tree.flatten(gradient)
-        out, kept, sums = self.run(
+        out, kept, sums, self.done = self.run(
             [flat[k] for k in self._params], [env[k] for k in self._read], [total[k] for k in self._sums]
         )
         for k, value in zip(self._sums, sums, strict=True):

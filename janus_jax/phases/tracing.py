@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
 from janus_jax.errors import PhaseError
@@ -16,8 +16,31 @@ StageFunction = Callable[[Any, Any, Any, Any], Any]
 """(params, h, x, constants) -> h' or energies; differentiated in params, h and x, which hold floats only."""
 
 
-def all_results(function: StageFunction) -> Callable:
-    """(params, h, x, constants, ct, ghb, gxb, lam) -> (h', (gh, gx), ctb, hb, gradient), in the order of the phases."""
+PARTS = ("both", "energy", "forces")
+"""Which phases a trace is for; the last two are for schedules that run them apart, FE once in each."""
+
+
+def all_results(function: StageFunction, part: str = "both") -> Callable:
+    """(params, h, x, constants, ct, ghb, gxb, lam) -> results in the order of the phases, and the gradient.
+
+    both: h', (gh, gx), ctb, hb. energy: h', hb of lam alone. forces: h', (gh, gx), (ctb, hb of ghb and gxb).
+    """
+
+    def energy(params, h, x, constants, ct, ghb, gxb, lam):
+        out, pullback = jax.vjp(lambda params, h: function(params, h, x, constants), params, h)
+        gradient, hb = pullback(lam)
+        return out, hb, gradient
+
+    def forces(params, h, x, constants, ct, ghb, gxb, lam):
+        def energy_pass(params, h, x):
+            out, pullback = jax.vjp(lambda h, x: function(params, h, x, constants), h, x)
+            return pullback, out
+
+        pullback, energy_vjp, out = jax.vjp(energy_pass, params, h, x, has_aux=True)
+        forces, force_vjp = jax.vjp(lambda pullback, ct: pullback(ct), pullback, ct)
+        pullback_bar, ctb = force_vjp((ghb, gxb))
+        gradient, hb, _ = energy_vjp(pullback_bar)
+        return out, forces, (ctb, hb), gradient
 
     def everything(params, h, x, constants, ct, ghb, gxb, lam):
         def energy_pass(params, h, x):
@@ -29,10 +52,12 @@ def all_results(function: StageFunction) -> Callable:
         gradient, hb, _ = energy_vjp((lam, pullback_bar))
         return out, forces, ctb, hb, gradient
 
-    return everything
+    return {"both": everything, "energy": energy, "forces": forces}[part]
 
 
-def trace_stage(function: StageFunction, mesh: Mesh | None, params, h, x, constants) -> tuple[Trace, Interface]:
+def trace_stage(
+    function: StageFunction, mesh: AbstractMesh | None, params, h, x, constants, part: str = "both"
+) -> tuple[Trace, Interface]:
     """The trace for these shapes; with a mesh, those of one device.
 
     Raises:
@@ -48,17 +73,18 @@ def trace_stage(function: StageFunction, mesh: Mesh | None, params, h, x, consta
 
     out = jax.eval_shape(on_mesh(function), params, h, x, constants)
     arguments = (params, h, x, constants, out, h, x, out)
-    closed, shapes = jax.make_jaxpr(on_mesh(all_results(function)), return_shape=True)(*arguments)
+    closed, shapes = jax.make_jaxpr(on_mesh(all_results(function, part)), return_shape=True)(*arguments)
     trace = flatten(closed, on_mesh=mesh is not None)
     inputs, outputs = iter(trace.inputs), iter(trace.outputs)
     p, vh, vx, vc, ct, ghb, gxb, lam = (tuple(next(inputs) for _ in jax.tree.leaves(a)) for a in arguments)
     trees = [jax.tree.structure(shape) for shape in shapes]
     *delivered, gradient = (tuple(next(outputs) for _ in range(tree.num_leaves)) for tree in trees)
-    phases = ("FE", "FF", "BFt", "BEh")
+    phases = {"both": ("FE", "FF", "BFt", "BEh"), "energy": ("FE", "BEh"), "forces": ("FE", "FF", "BFt")}[part]
+    arrives = {"FE": vh, "FF": ct, "BFt": (*ghb, *gxb), "BEh": lam}
     face = Interface(
         params=p,
         stays=(*vx, *vc),
-        arrives={"FE": vh, "FF": ct, "BFt": (*ghb, *gxb), "BEh": lam},
+        arrives={phase: arrives[phase] for phase in phases},
         delivers=dict(zip(phases, delivered, strict=True)),
         gradient=gradient,
         trees=dict(zip(phases, trees, strict=False)),

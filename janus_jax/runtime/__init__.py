@@ -1,0 +1,1 @@
+"""Training on many devices: a schedule's instruction lists, run on a grid of devices (DESIGN.md, section 6)."""

@@ -1,0 +1,230 @@
+"""Training on a grid of devices: the pipeline counterpart of `janus_jax.train.state.Trainer`, with one interface.
+
+A step runs the schedule, adds gradients over the devices of each group (AR), takes one norm over all
+stages, and updates each group (OS).
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from janus_jax import schedule as schedules
+from janus_jax.errors import MeshError, ScheduleError, UnknownNameError
+from janus_jax.graph import AtomGraph, LabelCounts
+from janus_jax.models.potential import Potential
+from janus_jax.runtime import balance
+from janus_jax.runtime.config import MeshConfig, PipelineConfig
+from janus_jax.runtime.executor import Executor, Step
+from janus_jax.runtime.groups import Parts, make_groups
+from janus_jax.runtime.layout import Layout, assemble, joined, shards, view
+from janus_jax.runtime.programs import Batch, Programs
+from janus_jax.schedule import Schedule
+from janus_jax.stages import cut_model
+from janus_jax.train import optimizer
+from janus_jax.train.loss import LossConfig, LossTerms
+from janus_jax.train.optimizer import OptimizerConfig
+from janus_jax.train.state import StepReport, Trainer, TrainState, updated
+
+
+class PipelineTrainer:
+    """Compiled steps of one model on a grid of devices.
+
+    Args:
+        steps: of the whole run, for the learning rate.
+        schedule: for micro_batches / data micro-batches; None: made from `pipeline`.
+        micro_batches: of a global batch.
+
+    Raises:
+        MeshError: devices, stages or micro-batches do not fit the grid.
+        ScheduleError: the schedule is for other numbers of stages or micro-batches, or cannot be run.
+    """
+
+    def __init__(
+        self,
+        model: Potential,
+        config: OptimizerConfig,
+        steps: int,
+        weights: LossConfig,
+        mesh: MeshConfig,
+        pipeline: PipelineConfig,
+        micro_batches: int,
+        *,
+        compiler_options: dict[str, Any] | None = None,
+    ):
+        if micro_batches % mesh.data:
+            raise MeshError(
+                f"{micro_batches} micro-batches (batch.micro_batches) cannot be shared by mesh.data={mesh.data}; "
+                f"choose a multiple of {mesh.data}."
+            )
+        self.single = Trainer(model, config, steps, weights)
+        self.config, self.mesh, self.method = config, mesh, self.single.method
+        self.graphdef = self.single.graphdef
+        self.schedule = make_schedule(pipeline, mesh.pipe, micro_batches // mesh.data)
+        blocks = pipeline.blocks or balance.blocks(model, mesh.pipe)
+        self.stages = cut_model(model, balance.checked(blocks, model, mesh.pipe))
+        self.layout = Layout.of(mesh)
+        self.options = compiler_options
+        self.programs = Programs(self.stages, self.schedule, self.layout, pipeline.memory, weights, compiler_options)
+        self.executor = Executor(self.schedule, self.programs)
+        self.groups = make_groups(self.stages, self.schedule)
+        like = jax.eval_shape(self.single.init, model)
+        self.parts = Parts(self.layout, self.groups, like, self.method, mesh.shard_optimizer)
+        self._reduce = [self._reducer(number) for number in range(len(self.groups))]
+        self._update = [self._updater(number) for number in range(len(self.groups))]
+        self._finish = self._jit(self._finished, out_shardings=self.layout.replicated(self.layout.everyone))
+        self._blank: dict[Any, dict] = {}
+        self.dtype = model.dtype
+
+    def _jit(self, function, **more):
+        return jax.jit(function, compiler_options=self.options, **more)
+
+    def init(self, model: Potential) -> TrainState:
+        return self.place(self.single.init(model))
+
+    def place(self, state: TrainState) -> TrainState:
+        """A state from elsewhere (one device, another layout), on these devices."""
+        self.programs.set_fixed(state.fixed)
+        return self.parts.place(state)
+
+    def step(
+        self, state: TrainState, micro_batches: Sequence[AtomGraph], counts: LabelCounts
+    ) -> tuple[TrainState, LossTerms, StepReport]:
+        """One update from the micro-batches of a global batch."""
+        done = self.executor.run(self.programs.params(state.params), self.batch(micro_batches, counts))
+        gradients, squares = self.reduced(done)
+        norm, terms = self._finish(squares, self._terms(done))
+        leaves = jax.tree.leaves(state)
+        changed = {}
+        for number, gradient in gradients.items():
+            part = self.parts.part(leaves, number)
+            ranks = self.groups[number].ranks
+            changed[number] = self._update[number](part, gradient, view(norm, self.layout.replicated(ranks)))
+        return self.parts.merged(state, changed), terms, StepReport(norm, jnp.isfinite(norm))
+
+    def batch(self, micro_batches: Sequence[AtomGraph], counts: LabelCounts) -> Batch:
+        """Micro-batches dealt out to the data ranks in turn."""
+        data = self.mesh.data
+        stacked = tuple(
+            jax.tree.map(lambda *a: np.stack(a), *micro_batches[k : k + data])
+            for k in range(0, len(micro_batches), data)
+        )
+        ranks = set(self.programs.loss_ranks.values()) & set(self.layout.here)
+        return Batch(stacked, {rank: self.layout.put_replicated(counts, (rank,)) for rank in ranks})
+
+    # AR
+
+    def reduced(self, done: Step) -> tuple[dict[int, nnx.State], list[jax.Array]]:
+        """Gradient of each group of this process, and the squared norm of each group, for `_finished`."""
+        buffers: dict[tuple[int, Any], jax.Array] = {}
+        for (rank, _, stage), sums in done.gradient.items():
+            for path, leaf in zip(self.programs.names[stage], sums, strict=True):
+                key = rank, path
+                buffers[key] = self.programs.add(buffers[key], leaf) if key in buffers else leaf
+        done.gradient.clear()
+        gradients, squares = {}, []
+        for number, group in enumerate(self.groups):
+            square = None
+            if self.parts.here(group):
+                over = self.layout.stacked(group.ranks)
+                mine = [rank for rank in group.ranks if rank in self.layout.here]
+                count = len(group.ranks) * self.layout.width
+                stacked = [joined([buffers[rank, path] for rank in mine], over, count) for path in group.paths]
+                gradients[number], square = self._reduce[number](stacked)
+            squares.append(self._everywhere(square, group.ranks[0]))
+        return gradients, squares
+
+    def _reducer(self, number: int):
+        group = self.groups[number]
+        tree = self.parts.trees[number]
+        params = jax.tree.unflatten(tree, range(tree.num_leaves)).params
+        structure = jax.tree.structure(params)
+        order = [group.paths.index(path) for path, _ in nnx.to_flat_state(params)]
+        count = len(group.ranks) * self.layout.width
+
+        def reduce(stacked):
+            gradient = jax.tree.unflatten(structure, [stacked[k].sum(0) for k in order])
+            return gradient, jnp.broadcast_to(optimizer.squared_norm(gradient, self.config), (count,))
+
+        places = self.layout.replicated(group.ranks), self.layout.stacked(group.ranks)
+        return self._jit(reduce, out_shardings=places)
+
+    def _everywhere(self, array: jax.Array | None, rank: int) -> jax.Array:
+        """Numbers stacked on a rank (None: not of this process) as an array stacked over all, zeros elsewhere."""
+        dtype = np.dtype(self.dtype)
+        if dtype not in self._blank:
+            devices = [d for owned in self.layout.owned for d in owned]
+            self._blank[dtype] = {d: jax.device_put(np.zeros(1, dtype), d) for d in devices}
+        pieces = dict(self._blank[dtype])
+        if array is not None:
+            own = set(self.layout.owned[rank])
+            pieces |= {d: data for d, data in shards(array).items() if d in own}
+        everyone = self.layout.everyone
+        return assemble((len(everyone) * self.layout.width,), dtype, self.layout.stacked(everyone), pieces)
+
+    def _terms(self, done: Step) -> list[LossTerms]:
+        """Both parts of the loss, stacked over all devices."""
+        return [
+            jax.tree.map(
+                lambda array, r=rank: self._everywhere(array, r), done.terms.get(kind, NO_ARRAYS), is_leaf=_none
+            )
+            for kind, rank in self.programs.loss_ranks.items()
+        ]
+
+    def _finished(self, squares: list[jax.Array], terms: list[LossTerms]) -> tuple[jax.Array, LossTerms]:
+        """(global norm, loss terms): the numbers that all devices must agree on."""
+        width = self.layout.width
+        total = sum(square[group.ranks[0] * width] for square, group in zip(squares, self.groups, strict=True))
+        energy, forces = (jax.tree.map(jnp.sum, part) for part in terms)
+        return jnp.sqrt(total), energy + forces
+
+    # OS
+
+    def _updater(self, number: int):
+        shardings = self.parts.part_shardings(number)
+        return self._jit(partial(updated, method=self.method, config=self.config), out_shardings=shardings)
+
+    # what else a run asks for
+
+    def model(self, state: TrainState, *, params: nnx.State | None = None) -> Potential:
+        """The potential with the averaged parameters, or those given, on the host's first device."""
+        chosen = state.ema if params is None else params
+        return nnx.merge(self.graphdef, *(jax.tree.map(np.asarray, part) for part in (chosen, state.fixed)))
+
+    def compilations(self) -> int:
+        """Traced stages so far, one per kind, phase split and capacity."""
+        return self.programs.count()
+
+
+NO_ARRAYS = LossTerms(None, None, None, None)  # pyright: ignore[reportArgumentType]
+
+
+def _none(leaf: Any) -> bool:
+    return leaf is None
+
+
+def make_schedule(config: PipelineConfig, stages: int, micro_batches: int) -> Schedule:
+    """The schedule that a configuration names, checked.
+
+    Raises:
+        ScheduleError: it is for other numbers, or cannot be run.
+    """
+    if config.schedule in schedules.NAMES:
+        return schedules.make(config.schedule, stages, micro_batches, unit=config.unit, cap=config.cap)
+    path = Path(config.schedule)
+    if not path.exists():
+        raise UnknownNameError("pipeline.schedule (no such file either)", config.schedule, schedules.NAMES)
+    schedule = schedules.from_text(path.read_text())
+    found, wanted = (schedule.stages, schedule.micro_batches), (stages, micro_batches)
+    if found != wanted:
+        raise ScheduleError(
+            f"{path}: for {found[0]} stages and {found[1]} micro-batches; mesh.pipe and batch.micro_batches / mesh.data "
+            f"are {wanted[0]} and {wanted[1]}"
+        )
+    schedules.validate(schedule)
+    return schedule
