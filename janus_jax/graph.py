@@ -101,12 +101,6 @@ class LabelCounts:
                 )
         return LabelCounts(*(np.asarray(total, dtype) for total in totals))
 
-    @staticmethod
-    def add(counts: list["LabelCounts"]) -> "LabelCounts":
-        """Sum over micro-batches."""
-        names = [field.name for field in dataclasses.fields(LabelCounts)]
-        return LabelCounts(*(np.asarray(sum(getattr(c, name) for c in counts)) for name in names))
-
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Capacity:

@@ -1,5 +1,6 @@
 """`predict`: total energies, forces and stress of a batch, compiled once per model and capacity."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -62,18 +63,36 @@ def reference_energies(model: Potential, graph: AtomGraph) -> np.ndarray:
 
 
 class Predictor:
-    """`predict` for many batches with one model, which must not change meanwhile."""
+    """`predict` for many batches with one model, which must not change meanwhile.
+
+    Attributes:
+        width: batches best given to `many` together.
+    """
+
+    width = 1
 
     def __init__(self, model: Potential):
         self.model = model
         self._parts = nnx.split(model)
 
     def __call__(self, graph: AtomGraph) -> Prediction:
-        numbers, mask = np.asarray(graph.numbers), np.asarray(graph.atom_mask)
-        real = np.asarray(graph.structure_mask)
-        check_elements(self.model, numbers[mask])
-        check_system(self.model, *(np.asarray(x)[real] for x in (graph.charge, graph.spin, graph.dataset)))
-        result = jax.tree.map(np.asarray, compiled(*self._parts, graph.replace(targets=None)))
+        return self.many([graph])[0]
+
+    def many(self, graphs: Sequence[AtomGraph]) -> list[Prediction]:
+        """One prediction a batch; all batches have one capacity."""
+        for graph in graphs:
+            numbers, mask = np.asarray(graph.numbers), np.asarray(graph.atom_mask)
+            real = np.asarray(graph.structure_mask)
+            check_elements(self.model, numbers[mask])
+            check_system(self.model, *(np.asarray(x)[real] for x in (graph.charge, graph.spin, graph.dataset)))
+        results = self.compute([graph.replace(targets=None) for graph in graphs])
+        return [self._total(result, graph) for result, graph in zip(results, graphs, strict=True)]
+
+    def compute(self, graphs: Sequence[AtomGraph]) -> list[Prediction]:
+        """What the network gives, as numpy arrays."""
+        return [jax.tree.map(np.asarray, compiled(*self._parts, graph)) for graph in graphs]
+
+    def _total(self, result: Prediction, graph: AtomGraph) -> Prediction:
         energy = np.where(graph.structure_mask, result.energy + reference_energies(self.model, graph), 0.0)
         return Prediction(energy, result.forces, result.virial, result.stress)
 

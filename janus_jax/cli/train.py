@@ -1,10 +1,13 @@
 """`janus-jax train [CONFIG] [key=value ...]` and `janus-jax train --resume RUN`."""
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from janus_jax.cli._tables import show_metrics
 from janus_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from janus_jax.train.config import TrainConfig
 
 
 def configure(arguments: list[str]):
@@ -26,6 +29,14 @@ def use_precision(precision: str) -> None:
         jax.config.update("jax_enable_x64", True)
 
 
+def set_up(config: "TrainConfig") -> None:
+    """What must be done before JAX is used: precision, devices, other processes."""
+    from janus_jax.runtime import multihost
+
+    use_precision(config.precision)
+    multihost.start(config.mesh.devices)
+
+
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from pathlib import Path
 
@@ -35,10 +46,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     to_stderr()
     if arguments.resume is None:
         config = configure(arguments.arguments)
-        use_precision(config.precision)
+        set_up(config)
         return training.run(config).figures
     if (Path(arguments.resume) / "config.yaml").exists():
-        use_precision(training.read_config(Path(arguments.resume) / "config.yaml", arguments.arguments).precision)
+        set_up(training.read_config(Path(arguments.resume) / "config.yaml", arguments.arguments))
     return training.resume(arguments.resume, arguments.arguments).figures
 
 

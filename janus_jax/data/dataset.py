@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from ase import Atoms
+from numpy.typing import DTypeLike
 
 from janus_jax.data.labels import LabelConfig, Labels, read_labels
 from janus_jax.data.neighbors import from_atoms
 from janus_jax.data.sources.base import Source
 from janus_jax.data.summary import Summary, fixed_atoms
 from janus_jax.errors import DataError, StructureError
-from janus_jax.graph import AtomGraph, Capacity, Targets
+from janus_jax.graph import AtomGraph, Capacity, LabelCounts, Targets
 
 BYTES_PER_EDGE, BYTES_PER_ATOM, BYTES_PER_GRAPH = 21, 90, 3000
 
@@ -79,6 +80,15 @@ class Dataset(Sequence[AtomGraph]):
         """What one structure needs, without reading it."""
         row = self.summary.records[self.indices[index]]
         return Capacity(int(row["atoms"]), int(row["edges"]), 1)
+
+    def label_counts(self, members: Sequence[int], dtype: DTypeLike = np.float32) -> LabelCounts:
+        """`LabelCounts.of` these structures, without reading them."""
+        rows = self.summary.records[numbers := self.indices[list(members)]]
+        weight = self.weights[numbers]
+        held = 0 if self.train_on_fixed_atoms else rows["fixed"]
+        forces = np.maximum(rows["forces"] - held, 0)
+        known = np.isfinite(rows["energy"]), forces, np.isfinite(rows["pressure"])
+        return LabelCounts(*(np.asarray((weight * count).sum(), dtype) for count in known))
 
     def name(self, index: int) -> str:
         return self.source.name(int(self.indices[index]))

@@ -7,14 +7,15 @@ that fit together are put into one micro-batch, by their sizes, before anything 
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from janus_jax.data import gars
 from janus_jax.data.batching import pad
 from janus_jax.data.dataset import Dataset
 from janus_jax.errors import CapacityError
@@ -35,7 +36,8 @@ class Position:
 class GlobalBatch:
     """Micro-batches of one optimizer step, the label counts of all of them, and the position after it."""
 
-    micro_batches: tuple[AtomGraph, ...]
+    micro_batches: tuple[AtomGraph | None, ...]
+    """None: belongs to other processes."""
     counts: LabelCounts
     members: tuple[int, ...]
     """Structures in it, by number in the data set."""
@@ -82,10 +84,14 @@ def stream(
     start: Position = Position(),
     workers: int = 0,
     ahead: int = 4,
+    needs: Callable[[int], bool] | None = None,
+    balance: Literal["atoms", "edges"] | None = None,
 ) -> Iterator[GlobalBatch]:
     """Global batches forever, from `start` on.
 
     Args:
+        balance: pack each global batch anew, so that micro-batches have equal atoms or edges (see `gars`).
+        needs: whether this process needs a micro-batch of a global batch, by number; others are not read.
         workers: processes that read and pad; 0: one thread of this process.
         ahead: global batches made before they are asked for.
 
@@ -100,22 +106,26 @@ def stream(
     else:
         pool = ThreadPoolExecutor(1, thread_name_prefix="janus-jax-data")
 
-        def build(members: list[int]) -> tuple[AtomGraph, LabelCounts]:
+        def build(members: list[int]) -> AtomGraph:
             return _build(data, capacity, dtype, members)
 
     groups = _groups(data, capacity, seed, start)
     waiting: deque = deque()
     try:
         while True:
-            while len(waiting) < ahead * micro_batches:
-                members, position = next(groups)
-                waiting.append((pool.submit(build, members), members, position))
-            taken = [waiting.popleft() for _ in range(micro_batches)]
-            built = [future.result() for future, _, _ in taken]
-            members = [index for _, group, _ in taken for index in group]
-            counts = LabelCounts.add([count for _, count in built])
+            while len(waiting) < ahead:
+                drawn = [next(groups) for _ in range(micro_batches)]
+                if balance is not None:
+                    drawn = _balanced(data, capacity, seed, drawn, balance)
+                waiting.append(([
+                    pool.submit(build, members) if needs is None or needs(number) else None
+                    for number, (members, _) in enumerate(drawn)
+                ], drawn))  # fmt: skip
+            futures, drawn = waiting.popleft()
+            built = tuple(None if future is None else future.result() for future in futures)
+            members = [index for group, _ in drawn for index in group]
             sizes = int(data.atoms[members].sum()), int(data.edges[members].sum())
-            yield GlobalBatch(tuple(graph for graph, _ in built), counts, tuple(members), *sizes, taken[-1][2])
+            yield GlobalBatch(built, data.label_counts(members, dtype), tuple(members), *sizes, drawn[-1][1])
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -139,9 +149,20 @@ def _groups(data: Dataset, capacity: Capacity, seed: int, start: Position) -> It
         epoch, skip = epoch + 1, 0
 
 
-def _build(data: Dataset, capacity: Capacity, dtype: DTypeLike, members: list[int]) -> tuple[AtomGraph, LabelCounts]:
-    graphs = [data[index] for index in members]
-    return pad(graphs, capacity, dtype), LabelCounts.of(graphs, dtype)
+def _balanced(data: Dataset, capacity: Capacity, seed: int, drawn: list, cost: Literal["atoms", "edges"]) -> list:
+    """The same structures in balanced micro-batches; as they were drawn where that does not fit."""
+    members = np.array([index for group, _ in drawn for index in group])
+    last = drawn[-1][1]
+    key = seed, last.epoch, last.drawn
+    packed = gars.repack(data.atoms[members], data.edges[members], len(drawn), capacity, key, cost=cost)
+    if packed is None or not all(micro.members for micro in packed):
+        return drawn
+    pairs = zip(packed, drawn, strict=True)
+    return [(members[list(micro.members)].tolist(), position) for micro, (_, position) in pairs]
+
+
+def _build(data: Dataset, capacity: Capacity, dtype: DTypeLike, members: list[int]) -> AtomGraph:
+    return pad([data[index] for index in members], capacity, dtype)
 
 
 _data: Any = None
@@ -152,6 +173,6 @@ def _set_data(*data) -> None:
     _data = data
 
 
-def _build_in_worker(members: list[int]) -> tuple[AtomGraph, LabelCounts]:
+def _build_in_worker(members: list[int]) -> AtomGraph:
     data, capacity, dtype = _data
     return _build(data, capacity, dtype, members)

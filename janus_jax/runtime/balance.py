@@ -63,9 +63,9 @@ def partition(cost: np.ndarray, geometry: float, stages: int) -> tuple[int, ...]
     def price(a: int, b: int) -> float:
         return float(total[b] - total[a]) + geometry
 
-    best: dict[int, tuple[float, float, tuple[int, ...]]] = {
-        b: (price(0, b), price(0, b) ** 2, (0, b)) for b in range(1, count + 1)
-    }
+    # number of blocks -> (largest cost, sum of squares, borders)
+    best: dict[int, tuple[float, float, tuple[int, ...]]]
+    best = {b: (price(0, b), price(0, b) ** 2, (0, b)) for b in range(1, count + 1)}
     for _ in range(stages - 1):
         best = {
             b: min(

@@ -27,6 +27,8 @@ from janus_jax.schedule.validate import Data, carried
 from janus_jax.stages import Place
 from janus_jax.typing import pytree
 
+FORWARD = ("LM", "FE", "FF", "SAE", "SAF", "RAE", "RAF")
+
 
 @pytree
 class Message:
@@ -41,12 +43,13 @@ class Executor:
 
     Args:
         programs: the compiled programs of all stages, and the loss.
+        forward: energies and forces only; nothing is kept for backward phases.
     """
 
-    def __init__(self, schedule: Schedule, programs: Programs, order=None):
+    def __init__(self, schedule: Schedule, programs: Programs, transport: Transport, *, forward: bool = False):
         self.schedule, self.programs, self.layout = schedule, programs, programs.layout
-        self.transport = Transport(self.layout)
-        self.order = order or global_order(schedule)
+        self.transport, self.forward = transport, forward
+        self.order = [entry for entry in global_order(schedule) if not forward or entry[2].op in FORWARD]
         self.named = [dict(keys(list_, schedule, k)) for k, list_ in enumerate(schedule.devices)]
         self.apart = frozenset(
             s for s in range(1, schedule.stages) if schedule.energy_device[s] != schedule.force_device[s]
@@ -76,7 +79,7 @@ class Step:
         self.outbox: dict[tuple[int, Data], Message] = {}
         self.stash: dict[tuple, Any] = {}
         self.gradient: dict[tuple[int, str, int], list] = {}
-        self.terms: dict[int, Any] = {}
+        self.terms: dict[str, Any] = {}
         self.done: jax.Array | None = None
         self.loads_left = owner.programs.loads(owner.named)
 
@@ -96,7 +99,7 @@ class Step:
     def _load(self, rank: int, micro: int) -> None:
         self.loaded[rank, micro] = graph, _ = self.programs.load(self.batch, rank, micro)
         for kind, where in self.programs.loss_ranks.items():
-            if where == rank:
+            if where == rank and not self.owner.forward:
                 self.stash[kind, micro] = graph
 
     # transfers
@@ -144,7 +147,8 @@ class Step:
         out, held, sums = program(params, held, arrives, sums)
         if sums is not None:
             self.gradient[rank, part, stage] = sums
-        if held or op == "FE":
+        needed = held or op == "FE"
+        if needed and not (self.owner.forward and (op == "FF" or part == "energy")):
             self.held[key] = cut, held
         self.done = program.done
         return out
@@ -185,9 +189,8 @@ class Step:
         virtual = 2 * self.last + 1 - stage
         message = self._take(rank, "activation", virtual, micro)
         carry = {s: h for s, h in message.carry.items() if s != stage}
-        ct, gx = (
-            (self.programs.ones(rank, self.batch.micro_batches[micro]), None) if stage == self.last else message.main
-        )
+        start = self.programs.ones(rank, self.batch.micro_batches[micro]), None
+        ct, gx = start if stage == self.last else message.main
         gh, more = self._run(rank, self._part(False), "FF", stage, micro, ct)
         gx = more if gx is None else self.programs.add(gx, more)
         if stage:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from flax import nnx
 
-from janus_jax.runtime.layout import Layout, assemble, shards, view
+from janus_jax.runtime.layout import Layout, assemble, scattered, shards, view
 from janus_jax.schedule.instructions import Schedule
 from janus_jax.stages import Path, Stage
 from janus_jax.train.state import TrainState
@@ -63,7 +64,8 @@ class Parts:
         method: optax.GradientTransformation,
         shard: bool,
     ):
-        self.layout, self.groups = layout, groups
+        self.layout, self.groups, self.spread = layout, groups, shard
+        self._unshard: list[Any] | None = None
         leaves, self.tree = jax.tree_util.tree_flatten_with_path(like)
         index = {jax.tree_util.keystr(path): k for k, (path, _) in enumerate(leaves)}
         self.shapes = [leaf.shape for _, leaf in leaves]
@@ -83,6 +85,8 @@ class Parts:
         self.single = [len(h) == 1 for h in holders]
         self.ranks = [groups[min(h)].ranks if len(h) == 1 else common for h in holders]
         mean = [str(path[0]) in (".ema", ".optimizer") for path, _ in leaves]
+        numbered = jax.tree.unflatten(self.tree, range(len(leaves)))
+        self.params_ranks = [self.ranks[k] for k in jax.tree.leaves(numbered.params)]
         self.shardings = [
             self._sharding(ranks, leaf.shape, shard and spread and single)
             for ranks, (_, leaf), spread, single in zip(self.ranks, leaves, mean, self.single, strict=True)
@@ -100,11 +104,18 @@ class Parts:
 
     def place(self, state: TrainState) -> TrainState:
         """A state of host arrays or of one device, on the ranks."""
-        leaves = [
-            jax.make_array_from_callback(leaf.shape, sharding, lambda i, a=jax.device_get(leaf): a[i], dtype=leaf.dtype)
-            for leaf, sharding in zip(jax.tree.leaves(state), self.shardings, strict=True)
-        ]
-        return jax.tree.unflatten(self.tree, leaves)
+        pairs = zip(jax.tree.leaves(state), self.shardings, strict=True)
+        return jax.tree.unflatten(self.tree, [scattered(np.asarray(leaf), sharding) for leaf, sharding in pairs])
+
+    def unsharded(self, params: nnx.State) -> nnx.State:
+        """Parameters or averages, the same on all devices of their ranks."""
+        if not self.spread:
+            return params
+        leaves, tree = jax.tree.flatten(params)
+        if self._unshard is None:
+            self._unshard = [jax.jit(lambda a: a, out_shardings=self.layout.replicated(r)) for r in self.params_ranks]
+        here, triples = set(self.layout.here), zip(self._unshard, leaves, self.params_ranks, strict=True)
+        return jax.tree.unflatten(tree, [run(leaf) if here & set(r) else leaf for run, leaf, r in triples])
 
     def here(self, group: Group) -> bool:
         return any(rank in self.layout.here for rank in group.ranks)

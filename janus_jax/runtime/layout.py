@@ -19,6 +19,8 @@ from janus_jax.errors import MeshError
 from janus_jax.runtime.config import MeshConfig
 
 AXES = ("pipe", "data", "graph")
+Device = Any
+"""jax.Device, which type checkers do not take for a class."""
 
 
 class Layout:
@@ -53,6 +55,12 @@ class Layout:
             raise MeshError(f"{what} takes {wanted} devices; there are {kinds}. Change the mesh or the devices.")
         return Layout(np.array(there[:wanted]).reshape(config.pipe, config.data, config.graph))
 
+    @property
+    def share(self) -> frozenset[int]:
+        """Data ranks that this process has devices of."""
+        process = jax.process_index()
+        return frozenset(int(k) for (_, k, _), d in np.ndenumerate(self.devices) if d.process_index == process)
+
     def replicated(self, ranks: Sequence[int]) -> NamedSharding:
         return NamedSharding(self.mesh(tuple(ranks)), P())
 
@@ -68,24 +76,24 @@ class Layout:
         sharding = self.stacked((rank,))
         if self.whole(rank):
             return jax.device_put(tree, sharding)
-        return jax.tree.map(lambda a: jax.make_array_from_callback(a.shape, sharding, lambda index: a[index]), tree)
+        return jax.tree.map(lambda a: scattered(a, sharding), tree)
 
     def put_replicated(self, tree: Any, ranks: Sequence[int]) -> Any:
         """Host arrays or arrays of one device, the same on all devices of some ranks."""
         sharding = self.replicated(ranks)
-
-        def one(a):
-            a = np.asarray(a)
-            return jax.make_array_from_callback(a.shape, sharding, lambda index: a[index])
-
-        return jax.tree.map(one, tree)
+        return jax.tree.map(lambda a: scattered(np.asarray(a), sharding), tree)
 
 
-def shards(array: jax.Array) -> dict[jax.Device, jax.Array]:
+def scattered(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    """A host array on devices; each process puts its own parts there."""
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index], dtype=array.dtype)
+
+
+def shards(array: jax.Array) -> dict[Device, jax.Array]:
     return {shard.device: shard.data for shard in array.addressable_shards}
 
 
-def assemble(shape: tuple[int, ...], dtype, sharding: NamedSharding, pieces: dict[jax.Device, jax.Array]) -> jax.Array:
+def assemble(shape: tuple[int, ...], dtype, sharding: NamedSharding, pieces: dict[Device, jax.Array]) -> jax.Array:
     """The array whose shards are there already; those of other processes need not be given."""
     local = [pieces[device] for device in sharding.addressable_devices_indices_map(shape)]
     return jax.make_array_from_single_device_arrays(shape, sharding, local, dtype=dtype)

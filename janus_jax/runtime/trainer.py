@@ -22,8 +22,10 @@ from janus_jax.runtime import balance
 from janus_jax.runtime.config import MeshConfig, PipelineConfig
 from janus_jax.runtime.executor import Executor, Step
 from janus_jax.runtime.groups import Parts, make_groups
-from janus_jax.runtime.layout import Layout, assemble, joined, shards, view
+from janus_jax.runtime.layout import Layout, joined, shards, view
+from janus_jax.runtime.predict import PipelinePredictor
 from janus_jax.runtime.programs import Batch, Programs
+from janus_jax.runtime.transport import Transport
 from janus_jax.schedule import Schedule
 from janus_jax.stages import cut_model
 from janus_jax.train import optimizer
@@ -71,15 +73,18 @@ class PipelineTrainer:
         self.layout = Layout.of(mesh)
         self.options = compiler_options
         self.programs = Programs(self.stages, self.schedule, self.layout, pipeline.memory, weights, compiler_options)
-        self.executor = Executor(self.schedule, self.programs)
+        transport = Transport(self.layout)
+        self.executor = Executor(self.schedule, self.programs, transport)
+        self.forward = Executor(self.schedule, self.programs, transport, forward=True)
+        self.metadata = model
         self.groups = make_groups(self.stages, self.schedule)
         like = jax.eval_shape(self.single.init, model)
         self.parts = Parts(self.layout, self.groups, like, self.method, mesh.shard_optimizer)
         self._reduce = [self._reducer(number) for number in range(len(self.groups))]
         self._update = [self._updater(number) for number in range(len(self.groups))]
         self._finish = self._jit(self._finished, out_shardings=self.layout.replicated(self.layout.everyone))
-        self._blank: dict[Any, dict] = {}
-        self.dtype = model.dtype
+        self.dtype = np.dtype(model.dtype)
+        self._fixed: list[jax.Array] | None = None
 
     def _jit(self, function, **more):
         return jax.jit(function, compiler_options=self.options, **more)
@@ -89,14 +94,13 @@ class PipelineTrainer:
 
     def place(self, state: TrainState) -> TrainState:
         """A state from elsewhere (one device, another layout), on these devices."""
-        self.programs.set_fixed(state.fixed)
         return self.parts.place(state)
 
     def step(
         self, state: TrainState, micro_batches: Sequence[AtomGraph], counts: LabelCounts
     ) -> tuple[TrainState, LossTerms, StepReport]:
         """One update from the micro-batches of a global batch."""
-        done = self.executor.run(self.programs.params(state.params), self.batch(micro_batches, counts))
+        done = self.executor.run(self.stage_params(state), self.batch(micro_batches, counts))
         gradients, squares = self.reduced(done)
         norm, terms = self._finish(squares, self._terms(done))
         leaves = jax.tree.leaves(state)
@@ -107,14 +111,27 @@ class PipelineTrainer:
             changed[number] = self._update[number](part, gradient, view(norm, self.layout.replicated(ranks)))
         return self.parts.merged(state, changed), terms, StepReport(norm, jnp.isfinite(norm))
 
-    def batch(self, micro_batches: Sequence[AtomGraph], counts: LabelCounts) -> Batch:
-        """Micro-batches dealt out to the data ranks in turn."""
+    def stage_params(self, state: TrainState, *, averaged: bool = False) -> dict[tuple[int, int], list[jax.Array]]:
+        """What the executor takes: raw or averaged parameters by rank and stage."""
+        fixed = jax.tree.leaves(state.fixed)
+        if self._fixed is None or any(a is not b for a, b in zip(fixed, self._fixed, strict=True)):
+            self.programs.set_fixed(state.fixed)
+            self._fixed = fixed
+        return self.programs.params(self.parts.unsharded(state.ema) if averaged else state.params)
+
+    def needs(self, number: int) -> bool:
+        """Whether this process needs a micro-batch of a global batch."""
+        return number % self.mesh.data in self.layout.share
+
+    def batch(self, micro_batches: Sequence[AtomGraph | None], counts: LabelCounts | None) -> Batch:
+        """Micro-batches dealt out to the data ranks in turn; those that belong to other processes may be None."""
         data = self.mesh.data
+        some = next(graph for graph in micro_batches if graph is not None)
+        filled = [some if graph is None else graph for graph in micro_batches]  # never leaves the host
         stacked = tuple(
-            jax.tree.map(lambda *a: np.stack(a), *micro_batches[k : k + data])
-            for k in range(0, len(micro_batches), data)
+            jax.tree.map(lambda *a: np.stack(a), *filled[k : k + data]) for k in range(0, len(filled), data)
         )
-        ranks = set(self.programs.loss_ranks.values()) & set(self.layout.here)
+        ranks = set(self.programs.loss_ranks.values()) & set(self.layout.here) if counts is not None else ()
         return Batch(stacked, {rank: self.layout.put_replicated(counts, (rank,)) for rank in ranks})
 
     # AR
@@ -156,23 +173,14 @@ class PipelineTrainer:
 
     def _everywhere(self, array: jax.Array | None, rank: int) -> jax.Array:
         """Numbers stacked on a rank (None: not of this process) as an array stacked over all, zeros elsewhere."""
-        dtype = np.dtype(self.dtype)
-        if dtype not in self._blank:
-            devices = [d for owned in self.layout.owned for d in owned]
-            self._blank[dtype] = {d: jax.device_put(np.zeros(1, dtype), d) for d in devices}
-        pieces = dict(self._blank[dtype])
-        if array is not None:
-            own = set(self.layout.owned[rank])
-            pieces |= {d: data for d, data in shards(array).items() if d in own}
-        everyone = self.layout.everyone
-        return assemble((len(everyone) * self.layout.width,), dtype, self.layout.stacked(everyone), pieces)
+        own = set(self.layout.owned[rank])
+        pieces = {} if array is None else {d: data for d, data in shards(array).items() if d in own}
+        return self.executor.transport.spread(pieces, (), self.dtype)
 
     def _terms(self, done: Step) -> list[LossTerms]:
         """Both parts of the loss, stacked over all devices."""
         return [
-            jax.tree.map(
-                lambda array, r=rank: self._everywhere(array, r), done.terms.get(kind, NO_ARRAYS), is_leaf=_none
-            )
+            jax.tree.map(partial(self._everywhere, rank=rank), done.terms.get(kind, NO_ARRAYS), is_leaf=_none)
             for kind, rank in self.programs.loss_ranks.items()
         ]
 
@@ -192,9 +200,29 @@ class PipelineTrainer:
     # what else a run asks for
 
     def model(self, state: TrainState, *, params: nnx.State | None = None) -> Potential:
-        """The potential with the averaged parameters, or those given, on the host's first device."""
-        chosen = state.ema if params is None else params
-        return nnx.merge(self.graphdef, *(jax.tree.map(np.asarray, part) for part in (chosen, state.fixed)))
+        """The potential with the averaged parameters, or those given; all processes call this, each gets all of it."""
+        chosen = self.parts.unsharded(state.ema if params is None else params)
+        return nnx.merge(self.graphdef, self._on_host(chosen), jax.tree.map(np.asarray, state.fixed))
+
+    def _on_host(self, params: nnx.State) -> nnx.State:
+        """Parameters as numpy arrays, fetched one by one."""
+        if jax.process_count() == 1:
+            return jax.tree.map(np.asarray, params)
+        transport = self.executor.transport
+        where = [ranks[0] for ranks in self.parts.params_ranks]
+        leaves, tree = jax.tree.flatten(params)
+        found = []
+        for leaf, rank in zip(leaves, where, strict=True):
+            like = jax.ShapeDtypeStruct((self.layout.width, *leaf.shape), leaf.dtype)
+            own = set(self.layout.owned[rank])
+            pieces = {d: data[None] for d, data in shards(leaf).items() if d in own}
+            stacked = transport.stacked(pieces, like, rank) if pieces else None
+            found.append(transport.fetch(stacked, like, rank)[0])
+        return jax.tree.unflatten(tree, found)
+
+    def predictor(self, state: TrainState) -> PipelinePredictor:
+        """Predictions with the averaged parameters."""
+        return PipelinePredictor(self, state, self.metadata)
 
     def compilations(self) -> int:
         """Traced stages so far, one per kind, phase split and capacity."""
@@ -223,8 +251,8 @@ def make_schedule(config: PipelineConfig, stages: int, micro_batches: int) -> Sc
     found, wanted = (schedule.stages, schedule.micro_batches), (stages, micro_batches)
     if found != wanted:
         raise ScheduleError(
-            f"{path}: for {found[0]} stages and {found[1]} micro-batches; mesh.pipe and batch.micro_batches / mesh.data "
-            f"are {wanted[0]} and {wanted[1]}"
+            f"{path}: for {found[0]} stages and {found[1]} micro-batches; mesh.pipe is {wanted[0]}, "
+            f"batch.micro_batches / mesh.data {wanted[1]}"
         )
     schedules.validate(schedule)
     return schedule

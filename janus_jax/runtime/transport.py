@@ -5,12 +5,14 @@ works on both, so there is one path.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from janus_jax.runtime.layout import AXES, Layout, assemble, shards
+from janus_jax.runtime.layout import AXES, Device, Layout, assemble, shards
 
 Leaves = list[jax.Array]
 
@@ -20,7 +22,7 @@ class Transport:
 
     def __init__(self, layout: Layout):
         self.layout = layout
-        self._programs: dict[tuple, tuple] = {}
+        self._programs: dict[Any, Any] = {}
 
     def local(self, source: int, target: int) -> bool:
         """Whether this process holds both ends, so that the other end need not be waited for."""
@@ -57,6 +59,39 @@ class Transport:
             return None
         row = self.layout.stacked((target,))
         return [assemble(s.shape, s.dtype, row, shards(m)) for s, m in zip(shapes, moved, strict=True)]
+
+    def stacked(self, pieces: dict[Device, jax.Array], like: jax.ShapeDtypeStruct, rank: int) -> jax.Array:
+        return assemble(like.shape, like.dtype, self.layout.stacked((rank,)), pieces)
+
+    def spread(self, pieces: dict[Device, jax.Array], shape: tuple[int, ...], dtype) -> jax.Array:
+        """An array stacked over all devices, with zeros where there is no piece [1, *shape]."""
+        layout = self.layout
+        key = ("zeros", shape, str(dtype))
+        if key not in self._programs:
+            devices = [d for owned in layout.owned for d in owned]
+            self._programs[key] = {d: jax.device_put(np.zeros((1, *shape), dtype), d) for d in devices}
+        count = len(layout.everyone) * layout.width
+        return assemble((count, *shape), dtype, layout.stacked(layout.everyone), self._programs[key] | pieces)
+
+    def fetch(self, tree: Any, like: Any, rank: int) -> Any:
+        """Arrays stacked on a rank on the host of every process, which all call this.
+
+        Args:
+            tree: None in processes without the rank.
+            like: arrays or shapes of the same structure.
+        """
+        if jax.process_count() == 1:
+            return jax.tree.map(np.asarray, tree)
+        shapes, structure = jax.tree.flatten(like)
+        given = [{}] * len(shapes) if tree is None else [shards(leaf) for leaf in jax.tree.leaves(tree)]
+        whole = [self.spread(g, s.shape[1:], s.dtype) for g, s in zip(given, shapes, strict=True)]
+        rows = len(self.layout.everyone)
+        if "fetch" not in self._programs:
+            everyone = self.layout.replicated(self.layout.everyone)
+            self._programs["fetch"] = jax.jit(
+                lambda leaves: [a.reshape(rows, -1, *a.shape[1:]).sum(0) for a in leaves], out_shardings=everyone
+            )
+        return jax.tree.unflatten(structure, [np.asarray(a) for a in self._programs["fetch"](whole)])
 
     def _make(self, pair: tuple[int, int], source: int, shapes: Sequence):
         mesh = self.layout.mesh(pair)

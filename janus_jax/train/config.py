@@ -14,6 +14,7 @@ from janus_jax.configuration import Section
 from janus_jax.data.labels import LabelConfig
 from janus_jax.data.summary import FrameKeys
 from janus_jax.models import ModelConfig
+from janus_jax.runtime.config import MeshConfig, PipelineConfig
 from janus_jax.train.loss import LossConfig
 from janus_jax.train.optimizer import OptimizerConfig
 
@@ -62,7 +63,9 @@ class BatchConfig(Section):
     atoms: PositiveInt = 48
     """A micro-batch is filled up to this many atoms."""
     micro_batches: PositiveInt = 1
-    """Summed for one optimizer step."""
+    """Summed for one optimizer step, over all devices."""
+    balance: Literal["atoms", "edges"] | None = None
+    """Pack each global batch anew, so that micro-batches have equal atoms or edges (GARS); the gradient is the same."""
 
 
 class CheckpointConfig(Section):
@@ -106,6 +109,8 @@ class TrainConfig(Section):
     """Steps between validations."""
     patience: PositiveInt | None = None
     """Stop after this many validations without a better one; null: never."""
+    mesh: MeshConfig = MeshConfig()
+    pipeline: PipelineConfig = PipelineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
     seed: NonNegativeInt = 0

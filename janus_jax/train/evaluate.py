@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import batched
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +126,20 @@ class Evaluation:
             return Evaluation(**{name: archive[name] for name in archive.files})
 
 
-def evaluate(model: Potential, graphs: Iterable[AtomGraph], capacity: Capacity) -> Evaluation:
+def evaluate(
+    model: Potential, graphs: Iterable[AtomGraph], capacity: Capacity, predictor: Predictor | None = None
+) -> Evaluation:
     """Predict all graphs, in batches of `capacity`, and collect predictions and labels.
+
+    Args:
+        predictor: of the model, where its parameters are elsewhere.
 
     Raises:
         CapacityError: a structure does not fit.
         UnknownElementError: the model does not know an element.
     """
     columns: dict[str, list[Any]] = {field.name: [] for field in dataclasses.fields(Evaluation)}
-    for rows in _rows(Predictor(model), graphs, capacity):
+    for rows in _rows(predictor or Predictor(model), graphs, capacity):
         for name, value in rows.items():
             columns[name].append(value)
     per_atom = {"numbers": (0,), "forces": (0, 3), "forces_label": (0, 3)}
@@ -148,19 +154,20 @@ def evaluate(model: Potential, graphs: Iterable[AtomGraph], capacity: Capacity) 
 
 
 def _rows(predict: Predictor, graphs: Iterable[AtomGraph], capacity: Capacity) -> Iterator[dict[str, Any]]:
-    for group in fill(graphs, capacity):
-        result = predict(pad(group, capacity, np.dtype(predict.model.dtype)))
-        atom = 0
-        for index, graph in enumerate(group):
-            rows = slice(atom, atom := atom + len(graph.numbers))
-            yield {
-                "atoms": len(graph.numbers),
-                "numbers": np.asarray(graph.numbers),
-                "energy": result.energy[index],
-                "forces": result.forces[rows],
-                "stress": result.stress[index],
-                **_labels(predict.model, graph),
-            }
+    for groups in batched(fill(graphs, capacity), predict.width):
+        results = predict.many([pad(group, capacity, np.dtype(predict.model.dtype)) for group in groups])
+        for group, result in zip(groups, results, strict=True):
+            atom = 0
+            for index, graph in enumerate(group):
+                rows = slice(atom, atom := atom + len(graph.numbers))
+                yield {
+                    "atoms": len(graph.numbers),
+                    "numbers": np.asarray(graph.numbers),
+                    "energy": result.energy[index],
+                    "forces": result.forces[rows],
+                    "stress": result.stress[index],
+                    **_labels(predict.model, graph),
+                }
 
 
 def _labels(model: Potential, graph: AtomGraph) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from janus_jax import bundle, compilation, prediction
 from janus_jax.data.loader import GlobalBatch, Position, stream
 from janus_jax.errors import CheckpointError, TrainingError, listed
 from janus_jax.models.potential import Potential
+from janus_jax.prediction import Predictor
+from janus_jax.runtime import multihost
+from janus_jax.runtime.trainer import PipelineTrainer
 from janus_jax.train import optimizer
 from janus_jax.train.checkpoint import Checkpoints
 from janus_jax.train.config import TrainConfig
@@ -22,7 +25,7 @@ from janus_jax.train.evaluate import evaluate
 from janus_jax.train.interruption import Interruption
 from janus_jax.train.prepare import Prepared
 from janus_jax.train.state import Trainer, TrainState
-from janus_jax.train.trackers import JsonLines, Tracker
+from janus_jax.train.trackers import JsonLines, Nowhere, Tracker
 from janus_jax.units import MEV_PER_EV
 
 log = logging.getLogger(__name__)
@@ -61,6 +64,8 @@ class Progress:
 class Outcome:
     """How the loop ended: the model with the best averaged weights, and why it ended before its last step."""
 
+    predictor: Predictor
+    """With these weights, where they are."""
     model: Potential
     progress: Progress
     step: int
@@ -68,6 +73,26 @@ class Outcome:
     """SIGTERM, SIGINT or "time limit": to be resumed."""
     ended_early: str | None = None
     """There is nothing more to do."""
+
+
+REASONS = (None, "time limit", "SIGTERM", "SIGINT")
+
+
+def agreed(reason: str | None) -> str | None:
+    """Why to stop, the same in all processes: the gravest reason that one of them has."""
+    return REASONS[multihost.largest(REASONS.index(reason))]
+
+
+def make_trainer(config: TrainConfig, model: Potential) -> Trainer | PipelineTrainer:
+    """What runs the steps: one device, or a grid of them.
+
+    Raises:
+        MeshError, ScheduleError: model, batch, devices and schedule do not fit together.
+    """
+    common = model, config.optimizer, config.steps, config.loss
+    if config.mesh.devices == 1:
+        return Trainer(*common)
+    return PipelineTrainer(*common, config.mesh, config.pipeline, config.batch.micro_batches)
 
 
 class Loop:
@@ -79,7 +104,8 @@ class Loop:
     def __init__(self, config: TrainConfig, prepared: Prepared, folder: Path, checkpoints: Checkpoints):
         self.config, self.data, self.folder, self.checkpoints = config, prepared, folder, checkpoints
         self.rate = jax.jit(optimizer.schedule(config.optimizer, config.steps))
-        self.trainer = Trainer(prepared.model, config.optimizer, config.steps, config.loss)
+        self.trainer = make_trainer(config, prepared.model)
+        self.primary = multihost.primary()
         self.fresh = self.trainer.init(prepared.model)
 
     def restore(self) -> tuple[TrainState, Progress]:
@@ -108,7 +134,7 @@ class Loop:
         config, began = self.config, time.perf_counter() - progress.seconds
         best, first = self._best(state, progress), int(state.step)
         self.trackers, self.console = trackers, console
-        self.events = JsonLines(self.folder / "events.jsonl", after=first)
+        self.events = JsonLines(self.folder / "events.jsonl", after=first) if self.primary else Nowhere()
         batches = self._batches(progress.position)
         reason = ended_early = None
         try:
@@ -131,7 +157,7 @@ class Loop:
                     progress, improved = self._validate(state, step, progress)
                     best = state.ema if improved else best
                 lost = progress.skipped >= MAX_SKIPPED
-                reason = stop.reason()
+                reason = agreed(stop.reason())
                 progress = dataclasses.replace(progress, seconds=time.perf_counter() - began)
                 every = config.checkpoint.every_steps
                 keep = config.checkpoint.keep_every_steps
@@ -149,7 +175,10 @@ class Loop:
             self.events.close()
         if progress.best_step == 0 and first < config.steps and not reason:
             raise TrainingError("no validation loss was finite; lower optimizer.learning_rate, or inspect the data.")
-        return Outcome(self.trainer.model(state, params=best), progress, int(state.step), reason, ended_early)
+        chosen = dataclasses.replace(state, ema=best)
+        return Outcome(
+            self.trainer.predictor(chosen), self.trainer.model(chosen), progress, int(state.step), reason, ended_early
+        )
 
     def _batches(self, position: Position) -> Iterator[GlobalBatch]:
         config = self.config
@@ -161,6 +190,8 @@ class Loop:
             np.dtype(config.precision),
             position,
             config.data.workers,
+            needs=self.trainer.needs,
+            balance=config.batch.balance,
         )
 
     def _best(self, state: TrainState, progress: Progress):
@@ -212,8 +243,8 @@ class Loop:
     def _validate(self, state: TrainState, step: int, progress: Progress) -> tuple[Progress, bool]:
         """Metrics of the averaged weights. Returns (progress, whether they are the best so far)."""
         began, compiled = time.perf_counter(), compilation.count(prediction.compiled)
-        model = self.trainer.model(state)
-        evaluation = evaluate(model, self.data.validation, self.data.capacity)
+        predictor = self.trainer.predictor(state)
+        evaluation = evaluate(predictor.model, self.data.validation, self.data.capacity, predictor)
         if compilation.count(prediction.compiled) > compiled:
             self._compiled(step, "prediction", time.perf_counter() - began)
         value = evaluation.loss(self.config.loss)
@@ -221,8 +252,9 @@ class Loop:
         metrics = {f"validation_{k}": float(v) for k, v in evaluation.metrics().items() if v is not None}
         self._record(step, {**metrics, "validation_loss": value, "validation_best": float(improved)})
         if improved:
-            summary = {"step": step, "validation_loss": value}
-            bundle.save(self.folder / bundle.MODEL_FILE, model, summary, self.data.data_hash)
+            summary, model = {"step": step, "validation_loss": value}, self.trainer.model(state)
+            if self.primary:
+                bundle.save(self.folder / bundle.MODEL_FILE, model, summary, self.data.data_hash)
             return dataclasses.replace(progress, best_step=step, best_loss=value, since_best=0), True
         return dataclasses.replace(progress, since_best=progress.since_best + 1), False
 

@@ -12,6 +12,7 @@ Everything a run produces is below its folder: `config.yaml` (resolved), `metric
 import dataclasses
 import importlib.util
 import json
+import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -22,19 +23,22 @@ from typing import Any
 from janus_jax import bundle, configuration
 from janus_jax.errors import ConfigError, MissingPackageError
 from janus_jax.models.potential import Potential
+from janus_jax.runtime import multihost
 from janus_jax.train import plots, report, worst
 from janus_jax.train.checkpoint import Checkpoints, config_from_1
 from janus_jax.train.config import TrainConfig
 from janus_jax.train.console import Console
 from janus_jax.train.evaluate import evaluate
 from janus_jax.train.interruption import Interruption
-from janus_jax.train.loop import Loop, Outcome, Progress
+from janus_jax.train.loop import Loop, Outcome, Progress, make_trainer
 from janus_jax.train.prepare import Prepared, prepare
 from janus_jax.train.trackers import Csv, JsonLines, TensorBoard, Tracker, WeightsAndBiases, read_rows
 
 START_FILE = "start.janus"
 """Copy of the model that a run was started from."""
-MAY_CHANGE = ("steps", "validate_every", "patience", "checkpoint", "tracking", "data.workers", "data.memory_mib")
+MAY_CHANGE = (
+    "steps", "validate_every", "patience", "checkpoint", "tracking", "data.workers", "data.memory_mib", "mesh", "pipeline",
+)  # fmt: skip
 """What a resumed run may change."""
 
 
@@ -62,11 +66,16 @@ def run(config: TrainConfig) -> RunResult:
     began = time.monotonic()
     _check_packages(config)
     prepared = prepare(config)
-    folder = new_folder(config.output)
+    make_trainer(config, prepared.model)  # what does not fit together is said before anything is written
+    primary = multihost.primary()
+    folder = Path(multihost.text_of_primary(str(new_folder(config.output)) if primary else ""))
     if config.start_from is not None:  # the run must not change if that file does
-        shutil.copyfile(bundle.find(config.start_from), folder / START_FILE)
+        if primary:
+            shutil.copyfile(bundle.find(config.start_from), folder / START_FILE)
         config = config.model_copy(update={"start_from": str(folder / START_FILE), "model": prepared.model.config})
-    (folder / "config.yaml").write_text(configuration.dump(config))
+    if primary:
+        (folder / "config.yaml").write_text(configuration.dump(config))
+    multihost.wait_for_all("the run folder")
     return _go(config, prepared, folder, began)
 
 
@@ -88,7 +97,7 @@ def resume(folder: str | Path, overrides: Sequence[str] = ()) -> RunResult:
         config = config.model_copy(update={"start_from": str(Path(folder) / START_FILE)})
     _check_packages(config)
     prepared = prepare(config)
-    if overrides:
+    if overrides and multihost.primary():
         partial = path.with_name("config.yaml.partial")
         partial.write_text(configuration.dump(config))
         partial.replace(path)
@@ -132,9 +141,10 @@ def _go(config: TrainConfig, prepared: Prepared, folder: Path, began: float) -> 
         loop = Loop(config, prepared, folder, checkpoints)
         state, progress = loop.restore() if checkpoints.steps() else (loop.fresh, Progress())
         done = int(state.step)
-        if done < config.steps:
+        if done < config.steps and multihost.primary():
             (folder / "results.json").unlink(missing_ok=True)  # figures of an end that is no longer the end
-        console = Console(config.steps, every=50, done=done)
+        quiet = None if multihost.primary() else closing.enter_context(open(os.devnull, "w"))
+        console = Console(config.steps, every=50, done=done, stream=quiet)
         closing.callback(console.close)
         _introduce(console, prepared, folder, done)
         trackers = _trackers(config, folder, done)
@@ -159,6 +169,8 @@ def _introduce(console: Console, prepared: Prepared, folder: Path, done: int) ->
 
 
 def _trackers(config: TrainConfig, folder: Path, done: int) -> list[Tracker]:
+    if not multihost.primary():
+        return []
     chosen: list[Tracker] = [JsonLines(folder / "metrics.jsonl", done)]
     if config.tracking.csv:
         chosen.append(Csv(folder, done))
@@ -179,9 +191,11 @@ def _finish(config: TrainConfig, prepared: Prepared, folder: Path, outcome: Outc
     for name, data in parts.items():
         if data is None or not len(data):
             continue
-        evaluation = evaluate(outcome.model, data, prepared.capacity)
-        evaluation.save(folder / "evaluation" / f"{name}.npz")
+        evaluation = evaluate(outcome.model, data, prepared.capacity, outcome.predictor)
         figures[name] = evaluation.metrics()
+        if not multihost.primary():
+            continue
+        evaluation.save(folder / "evaluation" / f"{name}.npz")
         figures[f"{name}_by_element"] = evaluation.by_element()
         for kind, group in (("config_type", data.config_type), ("dataset", data.dataset_name)):
             groups = [group(index) for index in range(len(data))]
@@ -190,6 +204,8 @@ def _finish(config: TrainConfig, prepared: Prepared, folder: Path, outcome: Outc
         worst.save(evaluation, data, folder / "evaluation" / f"worst_{name}.extxyz")
         if config.tracking.report:
             plots.parity(evaluation, folder / "plots" / f"parity_{name}.png", title=name)
+    if not multihost.primary():
+        return RunResult(folder, outcome.model, figures)
     figures["seconds"] = round(outcome.progress.seconds + time.perf_counter() - start, 1)
     events = read_rows(folder / "events.jsonl")
     figures["compilations"] = sum(row["event"] == "compilation" and row["what"] == "gradient" for row in events)

@@ -57,7 +57,7 @@ def updated(
         state, gradient: of a whole model or a part of it.
         norm: of the gradient of the whole model.
     """
-    clipped: Any = optimizer.clip(gradient, norm, config)
+    clipped: Any = optimizer.clip(gradient, jnp.asarray(norm), config)
     with jax.numpy_dtype_promotion("standard"):  # optax raises a Python float to an integer power
         updates, moments = method.update(clipped, state.optimizer, state.params)
     params: Any = optax.apply_updates(state.params, updates)
@@ -94,6 +94,10 @@ class Trainer:
     def model(self, state: TrainState, *, params: nnx.State | None = None) -> Potential:
         """The potential with the averaged parameters, or those given."""
         return nnx.merge(self.graphdef, state.ema if params is None else params, state.fixed)
+
+    def needs(self, number: int) -> bool:
+        """Whether this process needs a micro-batch of a global batch: all."""
+        return True
 
     def predictor(self, state: TrainState) -> Predictor:
         """Predictions with the averaged parameters."""

@@ -19,6 +19,16 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
+class Nowhere:
+    """What processes other than the first log to."""
+
+    def log(self, step: int, numbers: dict[str, float]) -> None: ...
+
+    def write(self, row: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class JsonLines:
     """One JSON object a line, flushed at once, so that a killed run keeps its history.
 

@@ -1,0 +1,90 @@
+"""Several processes as one program: how they find each other, and what they must agree on.
+
+`janus-jax launch` sets the three variables below; under SLURM and Open MPI, JAX finds the processes itself.
+Everything here does nothing in a run of one process.
+"""
+
+import os
+
+import numpy as np
+
+from janus_jax.errors import MeshError
+
+COORDINATOR, COUNT, NUMBER = "JANUS_JAX_COORDINATOR", "JANUS_JAX_PROCESSES", "JANUS_JAX_PROCESS"
+HEARTBEAT_SECONDS = 20
+"""A process that has not been heard of for so long is taken for dead, and the others stop."""
+CLUSTERS = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+
+
+def processes() -> int:
+    """How many processes the environment says there are."""
+    for name in (COUNT, *CLUSTERS):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 1
+
+
+def start(devices: int) -> None:
+    """Join the other processes, and on CPUs make as many virtual devices as the run wants; before JAX is used.
+
+    Args:
+        devices: of all processes together.
+
+    Raises:
+        MeshError: they cannot be shared out evenly.
+    """
+    import jax
+
+    count = processes()
+    if devices % count:
+        raise MeshError(f"a mesh of {devices} devices cannot be shared by {count} processes; change one of them.")
+    if devices > 1 and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", devices // count)
+    if count > 1:
+        given = COUNT in os.environ
+        jax.distributed.initialize(
+            coordinator_address=os.environ[COORDINATOR] if given else None,
+            num_processes=count if given else None,
+            process_id=int(os.environ[NUMBER]) if given else None,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        )
+
+
+def primary() -> bool:
+    """Whether this process writes logs and files for all."""
+    import jax
+
+    return jax.process_index() == 0
+
+
+def _alone() -> bool:
+    import jax
+
+    return jax.process_count() == 1
+
+
+def largest(value: int) -> int:
+    """The largest of the values that processes give."""
+    if _alone():
+        return value
+    from jax.experimental import multihost_utils
+
+    return int(np.max(multihost_utils.process_allgather(np.int32(value))))
+
+
+def text_of_primary(text: str) -> str:
+    """What process 0 gives, everywhere."""
+    if _alone():
+        return text
+    from jax.experimental import multihost_utils
+
+    letters = np.frombuffer(text.encode().ljust(4096, b"\0"), np.uint8)
+    return bytes(np.asarray(multihost_utils.broadcast_one_to_all(letters))).rstrip(b"\0").decode()
+
+
+def wait_for_all(name: str) -> None:
+    """Go on when all processes are here."""
+    if not _alone():
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(name)
