@@ -144,6 +144,10 @@ def parser() -> argparse.ArgumentParser:
             for name in ("svg", "trace", "csv", "text"):
                 sub.add_argument(f"--{name}", metavar="FILE", help=f"write it as {name}")
 
+    sub = command("launch", "run a command in several processes of this machine that work as one")
+    sub.add_argument("-n", "--processes", type=int, default=2, help="(default: %(default)s)")
+    sub.add_argument("words", nargs=argparse.REMAINDER, metavar="-- train ...", help="the command, after --")
+
     command("doctor", "versions, devices, and packages that shadow ours")
     return top
 

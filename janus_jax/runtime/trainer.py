@@ -97,7 +97,7 @@ class PipelineTrainer:
         return self.parts.place(state)
 
     def step(
-        self, state: TrainState, micro_batches: Sequence[AtomGraph], counts: LabelCounts
+        self, state: TrainState, micro_batches: Sequence[AtomGraph | None], counts: LabelCounts
     ) -> tuple[TrainState, LossTerms, StepReport]:
         """One update from the micro-batches of a global batch."""
         done = self.executor.run(self.stage_params(state), self.batch(micro_batches, counts))

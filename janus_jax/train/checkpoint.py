@@ -45,6 +45,32 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
 """What brings the description of a checkpoint from format n to n + 1."""
 
 
+class _Part:
+    """An array in other clothes: Orbax refuses those that one process has alone, as the parameters of a stage are.
+
+    It writes them as it writes all others, each shard from a process that has it.
+    """
+
+    def __init__(self, array: jax.Array):
+        self.array = array
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.array, name)
+
+
+def _write_parts() -> None:
+    """Let Orbax (0.12) write arrays that one process has alone."""
+    handler = ocp.type_handlers.get_type_handler(jax.Array)
+    if getattr(handler, "writes_parts", False):
+        return
+    write = handler.serialize
+
+    async def serialize(values, infos, args=None):
+        return await write([_Part(value) for value in values], infos, args)
+
+    handler.serialize, handler.writes_parts = serialize, True  # type: ignore[attr-defined]
+
+
 def _metric(metrics: dict[str, float]) -> float:
     return metrics.get(METRIC, math.inf)
 
@@ -60,6 +86,8 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
         self.keep_every, self.unreadable = keep_every, set()
         options = ocp.CheckpointManagerOptions(preservation_policy=self, best_fn=_metric, best_mode="min")
         self.folder = Path(folder).absolute()
+        if jax.process_count() > 1:
+            _write_parts()
         self.manager = ocp.CheckpointManager(self.folder, options=options)
 
     def save(self, state: TrainState, best: float | None, about: dict[str, Any]) -> None:

@@ -176,9 +176,8 @@ class Loop:
         if progress.best_step == 0 and first < config.steps and not reason:
             raise TrainingError("no validation loss was finite; lower optimizer.learning_rate, or inspect the data.")
         chosen = dataclasses.replace(state, ema=best)
-        return Outcome(
-            self.trainer.predictor(chosen), self.trainer.model(chosen), progress, int(state.step), reason, ended_early
-        )
+        found = self.trainer.predictor(chosen), self.trainer.model(chosen)
+        return Outcome(*found, progress, int(state.step), reason, ended_early)
 
     def _batches(self, position: Position) -> Iterator[GlobalBatch]:
         config = self.config

@@ -37,7 +37,8 @@ from janus_jax.train.trackers import Csv, JsonLines, TensorBoard, Tracker, Weigh
 START_FILE = "start.janus"
 """Copy of the model that a run was started from."""
 MAY_CHANGE = (
-    "steps", "validate_every", "patience", "checkpoint", "tracking", "data.workers", "data.memory_mib", "mesh", "pipeline",
+    "steps", "validate_every", "patience", "checkpoint", "tracking", "data.workers", "data.memory_mib", "mesh",
+    "pipeline",
 )  # fmt: skip
 """What a resumed run may change."""
 

@@ -104,10 +104,10 @@ class Trainer:
         return Predictor(self.model(state))
 
     def step(
-        self, state: TrainState, micro_batches: Sequence[AtomGraph], counts: LabelCounts
+        self, state: TrainState, micro_batches: Sequence[AtomGraph | None], counts: LabelCounts
     ) -> tuple[TrainState, LossTerms, StepReport]:
         """One update from the micro-batches of a global batch."""
-        parts = [self.gradient(state, micro, counts) for micro in micro_batches]
+        parts = [self.gradient(state, micro, counts) for micro in micro_batches if micro is not None]
         gradient = reduce(lambda a, b: jax.tree.map(add, a, b), [part[0] for part in parts])
         state, report = self.update(state, gradient)
         return state, reduce(add, [part[1] for part in parts]), report

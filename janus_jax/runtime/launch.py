@@ -1,0 +1,81 @@
+"""Start a command in several local processes that work as one, and stop all when one fails."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from janus_jax.runtime.multihost import COORDINATOR, COUNT, NUMBER
+
+GRACE_SECONDS = 10.0
+
+
+def launch(count: int, arguments: Sequence[str]) -> int:
+    """Run `janus-jax ARGUMENTS` in `count` processes; returns the first exit status that is not 0.
+
+    Output of process 0 goes to the terminal, that of the others too if they write to standard error. When
+    one ends badly the others are asked to stop and, after a while, killed.
+    """
+    address = f"localhost:{_free_port()}"
+    processes = []
+    for number in range(count):
+        environment = {**os.environ, COORDINATOR: address, COUNT: str(count), NUMBER: str(number)}
+        quiet = None if number == 0 else subprocess.DEVNULL
+        command = [sys.executable, "-m", "janus_jax.cli.main", *arguments]
+        processes.append(subprocess.Popen(command, env=environment, stdout=quiet))
+    try:
+        return _watch(processes)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def _watch(processes: list[subprocess.Popen]) -> int:
+    asked: list[int] = []
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before[number] = signal.signal(number, lambda received, _: asked.append(received))
+    try:
+        while True:
+            for received in asked:
+                for process in processes:
+                    process.send_signal(received)
+            asked.clear()
+            states = [process.poll() for process in processes]
+            if all(state is not None for state in states):
+                return next((state for state in states if state), 0)
+            failed = [k for k, state in enumerate(states) if state not in (None, 0, 143, 130)]
+            if failed:
+                return _stop(processes, failed[0])
+            time.sleep(0.1)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(processes: list[subprocess.Popen], failed: int) -> int:
+    """The others have nobody to talk to; they cannot finish their step."""
+    status = processes[failed].returncode
+    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    print(
+        f"janus-jax: process {failed} {how}; the others are stopped. "
+        "Go on from the last checkpoint with: janus-jax launch ... -- train --resume RUN",
+        file=sys.stderr,
+    )
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    end = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < end and any(process.poll() is None for process in processes):
+        time.sleep(0.1)
+    return status if status > 0 else 128 - status
