@@ -1,6 +1,9 @@
 """`janus-jax train [CONFIG] [key=value ...]` and `janus-jax train --resume RUN`."""
 
 import argparse
+import logging
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from janus_jax.cli._tables import show_metrics
@@ -8,6 +11,7 @@ from janus_jax.errors import ConfigError
 
 if TYPE_CHECKING:
     from janus_jax.train.config import TrainConfig
+    from janus_jax.train.run import RunResult
 
 
 def configure(arguments: list[str]):
@@ -35,6 +39,9 @@ def set_up(config: "TrainConfig") -> None:
 
     use_precision(config.precision)
     multihost.start(config.mesh.devices)
+    if not multihost.primary():  # process 0 speaks for all
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        logging.getLogger().setLevel(logging.WARNING)
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -47,10 +54,18 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.resume is None:
         config = configure(arguments.arguments)
         set_up(config)
-        return training.run(config).figures
+        return finished(training.run(config))
     if (Path(arguments.resume) / "config.yaml").exists():
         set_up(training.read_config(Path(arguments.resume) / "config.yaml", arguments.arguments))
-    return training.resume(arguments.resume, arguments.arguments).figures
+    return finished(training.resume(arguments.resume, arguments.arguments))
+
+
+def finished(result: "RunResult") -> dict[str, Any]:
+    from janus_jax.runtime import multihost
+
+    multihost.wait_for_all("the end")
+    multihost.finish()
+    return result.figures
 
 
 def exit_code(figures: dict[str, Any]) -> int:

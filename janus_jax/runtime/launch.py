@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from janus_jax.runtime.lifeline import STATUS
 from janus_jax.runtime.multihost import COORDINATOR, COUNT, NUMBER
 
 GRACE_SECONDS = 10.0
@@ -50,11 +51,13 @@ def _watch(processes: list[subprocess.Popen]) -> int:
             for received in asked:
                 for process in processes:
                     process.send_signal(received)
+                if received in before:  # once more stops at once
+                    signal.signal(received, before.pop(received))
             asked.clear()
             states = [process.poll() for process in processes]
             if all(state is not None for state in states):
                 return next((state for state in states if state), 0)
-            failed = [k for k, state in enumerate(states) if state not in (None, 0, 143, 130)]
+            failed = [k for k, state in enumerate(states) if state not in (None, 0, 143, 130, STATUS)]
             if failed:
                 return _stop(processes, failed[0])
             time.sleep(0.1)

@@ -9,11 +9,13 @@ import os
 import numpy as np
 
 from janus_jax.errors import MeshError
+from janus_jax.runtime.lifeline import Lifeline
 
 COORDINATOR, COUNT, NUMBER = "JANUS_JAX_COORDINATOR", "JANUS_JAX_PROCESSES", "JANUS_JAX_PROCESS"
 HEARTBEAT_SECONDS = 20
 """A process that has not been heard of for so long is taken for dead, and the others stop."""
 CLUSTERS = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+_lines: list[Lifeline] = []
 
 
 def processes() -> int:
@@ -48,6 +50,15 @@ def start(devices: int) -> None:
             process_id=int(os.environ[NUMBER]) if given else None,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
+        line = Lifeline(jax.process_index(), count, text_of_primary)
+        _lines.append(line)
+
+
+def finish() -> None:
+    """This process has ended its work well."""
+    for line in _lines:
+        line.end()
+    _lines.clear()
 
 
 def primary() -> bool:

@@ -58,17 +58,16 @@ class _Part:
         return getattr(self.array, name)
 
 
-def _write_parts() -> None:
-    """Let Orbax (0.12) write arrays that one process has alone."""
-    handler = ocp.type_handlers.get_type_handler(jax.Array)
-    if getattr(handler, "writes_parts", False):
-        return
-    write = handler.serialize
+class _PartsHandler(ocp.type_handlers.ArrayHandler):
+    """Writes also arrays that this process has alone, and leaves those alone that it has nothing of (Orbax 0.12)."""
 
-    async def serialize(values, infos, args=None):
-        return await write([_Part(value) for value in values], infos, args)
-
-    handler.serialize, handler.writes_parts = serialize, True  # type: ignore[attr-defined]
+    async def serialize(self, values, infos, args=None):
+        triples = zip(values, infos, args or [None] * len(infos), strict=True)
+        here = [(_Part(value), info, arg) for value, info, arg in triples if value.addressable_shards]
+        if not here:
+            return []
+        mine, infos, given = zip(*here, strict=True)
+        return await super().serialize(mine, infos, given if args else None)
 
 
 def _metric(metrics: dict[str, float]) -> float:
@@ -87,7 +86,7 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
         options = ocp.CheckpointManagerOptions(preservation_policy=self, best_fn=_metric, best_mode="min")
         self.folder = Path(folder).absolute()
         if jax.process_count() > 1:
-            _write_parts()
+            ocp.type_handlers.register_type_handler(jax.Array, _PartsHandler(primary_host=None), override=True)
         self.manager = ocp.CheckpointManager(self.folder, options=options)
 
     def save(self, state: TrainState, best: float | None, about: dict[str, Any]) -> None:

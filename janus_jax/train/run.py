@@ -205,9 +205,9 @@ def _finish(config: TrainConfig, prepared: Prepared, folder: Path, outcome: Outc
         worst.save(evaluation, data, folder / "evaluation" / f"worst_{name}.extxyz")
         if config.tracking.report:
             plots.parity(evaluation, folder / "plots" / f"parity_{name}.png", title=name)
+    figures["seconds"] = round(outcome.progress.seconds + time.perf_counter() - start, 1)
     if not multihost.primary():
         return RunResult(folder, outcome.model, figures)
-    figures["seconds"] = round(outcome.progress.seconds + time.perf_counter() - start, 1)
     events = read_rows(folder / "events.jsonl")
     figures["compilations"] = sum(row["event"] == "compilation" and row["what"] == "gradient" for row in events)
     bundle.save(folder / bundle.MODEL_FILE, outcome.model, figures, prepared.data_hash)
