@@ -27,10 +27,10 @@ Path = tuple[Any, ...]
 
 @pytree
 class Place:
-    """What forces and stress are gradients in."""
+    """What forces and stress are gradients in; in a pipeline with a leading axis for the devices of a rank."""
 
-    positions: Float[Array, "atoms 3"]
-    strain: Float[Array, "structures 3 3"]
+    positions: Float[Array, "*devices atoms 3"]
+    strain: Float[Array, "*devices structures 3 3"]
 
     @staticmethod
     def of(graph: AtomGraph) -> "Place":

@@ -97,10 +97,11 @@ class Step:
                 getattr(self, "_" + name.replace("*", "_again"))(rank, stage, micro)
 
     def _load(self, rank: int, micro: int) -> None:
-        self.loaded[rank, micro] = graph, _ = self.programs.load(self.batch, rank, micro)
+        graph, place, targets = self.programs.load(self.batch, rank, micro)
+        self.loaded[rank, micro] = graph, place
         for kind, where in self.programs.loss_ranks.items():
             if where == rank and not self.owner.forward:
-                self.stash[kind, micro] = graph
+                self.stash[kind, micro] = graph, targets
 
     # transfers
 
@@ -162,8 +163,7 @@ class Step:
         self.loads_left[rank, micro] -= 1
         if not self.loads_left[rank, micro]:
             del self.loaded[rank, micro]
-        bare = graph.replace(targets=None)
-        return h, place, (bare, self.programs.fixed(rank, stage))
+        return h, place, (graph, self.programs.fixed(rank, stage))
 
     def _FE(self, rank: int, stage: int, micro: int) -> None:
         message = self._take(rank, "activation", stage, micro) if stage else Message((), {})

@@ -8,6 +8,7 @@ cannot drift apart.
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -46,6 +47,10 @@ def make_groups(stages: Sequence[Stage], schedule: Schedule) -> list[Group]:
     return [Group(ranks, tuple(sorted(paths, key=str))) for ranks, paths in sorted(groups.items())]
 
 
+def _part_state(method: optax.GradientTransformation, params: nnx.State, step: jax.Array) -> TrainState:
+    return TrainState(params, params, nnx.State({}), method.init(params), step)
+
+
 class Parts:
     """A `TrainState` of the whole model, its leaves on the ranks that hold them, and the parts it is made of.
 
@@ -75,7 +80,7 @@ class Parts:
         holders: list[set[int]] = [set() for _ in leaves]
         for number, group in enumerate(groups):
             params = group.part(like.params)
-            part = TrainState(params, params, nnx.State({}), jax.eval_shape(method.init, params), like.step)
+            part = jax.eval_shape(partial(_part_state, method), params, like.step)
             paths, tree = jax.tree_util.tree_flatten_with_path(part)
             self.trees.append(tree)
             self.places.append([index[jax.tree_util.keystr(path)] for path, _ in paths])

@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
-from janus_jax.graph import AtomGraph, LabelCounts
+from janus_jax.graph import AtomGraph, LabelCounts, Targets
 from janus_jax.models.potential import from_gradient
 from janus_jax.phases import Cut, Memory, Phases
 from janus_jax.runtime.layout import AXES, Layout, view
@@ -29,11 +29,13 @@ class Batch:
     """A global batch on the host: micro-batches stacked over the devices of a rank, and where counts are known.
 
     Attributes:
-        micro_batches: leading axis of each array: device of the rank.
+        micro_batches: graphs without targets; leading axis of each array: device of the rank.
+        targets: of each, stacked likewise; empty where nothing is learned.
         counts: of the labels, on the ranks that evaluate the loss.
     """
 
     micro_batches: tuple[AtomGraph, ...]
+    targets: tuple[Targets, ...]
     counts: Mapping[int, LabelCounts]
 
 
@@ -93,13 +95,13 @@ class Programs:
     def fixed(self, rank: int, stage: int) -> Any:
         return self._fixed[rank, stage]
 
-    def load(self, batch: Batch, rank: int, micro: int) -> tuple[AtomGraph, Place]:
+    def load(self, batch: Batch, rank: int, micro: int) -> tuple[AtomGraph, Place, Targets | None]:
         """A micro-batch on a rank; targets go only where the loss is evaluated."""
         graph = batch.micro_batches[micro]
-        if rank not in self.loss_ranks.values():
-            graph = graph.replace(targets=None)
-        graph, strain = self.layout.put((graph, np.zeros(graph.cell.shape, graph.positions.dtype)), rank)
-        return graph, Place(graph.positions, strain)
+        targets = batch.targets[micro] if batch.targets and rank in self.loss_ranks.values() else None
+        strain = np.zeros(graph.cell.shape, graph.positions.dtype)
+        graph, strain, targets = self.layout.put((graph, strain, targets), rank)
+        return graph, Place(graph.positions, strain), targets
 
     def loads(self, named: Sequence[Mapping[int, Key]]) -> Counter:
         """How often each rank reads each micro-batch: (rank, micro) -> count."""
@@ -164,7 +166,7 @@ class Programs:
         """Shapes of the inputs of all stages, stacked; () for the first."""
 
         def make():
-            one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), graph.replace(targets=None))
+            one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), graph)
             place = Place.of(graph)
             place = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), place)
             found: list[Any] = [()]
@@ -177,7 +179,7 @@ class Programs:
 
     # the loss
 
-    def force_loss(self, rank: int, gx: Place, graph: AtomGraph, counts: LabelCounts, terms: LossTerms | None):
+    def force_loss(self, rank: int, gx: Place, labelled: tuple, counts: LabelCounts, terms: LossTerms | None):
         """(dL/d(dE/dx), terms so far) on the rank of stage 0's forces."""
 
         def local(gx, graph, counts, terms):
@@ -190,9 +192,9 @@ class Programs:
             gradient, parts = jax.grad(value, has_aux=True)(gx)
             return gradient, terms + parts
 
-        return self._loss(rank, "forces", local, gx, graph, counts, terms)
+        return self._loss(rank, "forces", local, gx, labelled, counts, terms)
 
-    def energy_loss(self, rank: int, energy: jax.Array, graph: AtomGraph, counts: LabelCounts, terms: LossTerms | None):
+    def energy_loss(self, rank: int, energy: jax.Array, labelled: tuple, counts: LabelCounts, terms: LossTerms | None):
         """(dL/dE, terms so far) on the rank of the last stage's energies."""
 
         def local(energy, graph, counts, terms):
@@ -203,13 +205,14 @@ class Programs:
             gradient, parts = jax.grad(value, has_aux=True)(energy)
             return gradient, terms + parts
 
-        return self._loss(rank, "energy", local, energy, graph, counts, terms)
+        return self._loss(rank, "energy", local, energy, labelled, counts, terms)
 
-    def _loss(self, rank: int, kind: str, local, value, graph: AtomGraph, counts, terms):
+    def _loss(self, rank: int, kind: str, local, value, labelled: tuple[AtomGraph, Targets], counts, terms):
         def make():
-            def on_device(value, graph, counts, terms):
-                value, graph, terms = jax.tree.map(lambda a: a[0], (value, graph, terms))
-                return jax.tree.map(lambda a: a[None], local(value, graph, counts, terms))
+            def on_device(value, labelled, counts, terms):
+                value, (graph, targets), terms = jax.tree.map(lambda a: a[0], (value, labelled, terms))
+                out = local(value, graph.replace(targets=targets), counts, terms)
+                return jax.tree.map(lambda a: jnp.asarray(a)[None], out)
 
             rest = P(AXES)
             return self._jit(
@@ -220,8 +223,8 @@ class Programs:
             )  # fmt: skip
 
         if terms is None:
-            terms = self.no_terms(rank, graph.positions.dtype)
-        return self._cached((kind, rank), make)(value, graph, counts, terms)
+            terms = self.no_terms(rank, labelled[0].positions.dtype)
+        return self._cached((kind, rank), make)(value, labelled, counts, terms)
 
     def no_terms(self, rank: int, dtype) -> LossTerms:
         """Zeros, one for each device of a rank."""

@@ -24,7 +24,7 @@ from janus_jax.runtime.executor import Executor, Step
 from janus_jax.runtime.groups import Parts, make_groups
 from janus_jax.runtime.layout import Layout, joined, shards, view
 from janus_jax.runtime.predict import PipelinePredictor
-from janus_jax.runtime.programs import Batch, Programs
+from janus_jax.runtime.programs import NO_TERMS, Batch, Programs
 from janus_jax.runtime.transport import Transport
 from janus_jax.schedule import Schedule
 from janus_jax.stages import cut_model
@@ -128,11 +128,12 @@ class PipelineTrainer:
         data = self.mesh.data
         some = next(graph for graph in micro_batches if graph is not None)
         filled = [some if graph is None else graph for graph in micro_batches]  # never leaves the host
-        stacked = tuple(
-            jax.tree.map(lambda *a: np.stack(a), *filled[k : k + data]) for k in range(0, len(filled), data)
-        )
-        ranks = set(self.programs.loss_ranks.values()) & set(self.layout.here) if counts is not None else ()
-        return Batch(stacked, {rank: self.layout.put_replicated(counts, (rank,)) for rank in ranks})
+        graphs = _stacked([graph.replace(targets=None) for graph in filled], data)
+        if counts is None:
+            return Batch(graphs, (), {})
+        ranks = set(self.programs.loss_ranks.values()) & set(self.layout.here)
+        targets = _stacked([graph.targets for graph in filled], data)
+        return Batch(graphs, targets, {rank: self.layout.put_replicated(counts, (rank,)) for rank in ranks})
 
     # AR
 
@@ -177,18 +178,19 @@ class PipelineTrainer:
         pieces = {} if array is None else {d: data for d, data in shards(array).items() if d in own}
         return self.executor.transport.spread(pieces, (), self.dtype)
 
-    def _terms(self, done: Step) -> list[LossTerms]:
-        """Both parts of the loss, stacked over all devices."""
-        return [
-            jax.tree.map(partial(self._everywhere, rank=rank), done.terms.get(kind, NO_ARRAYS), is_leaf=_none)
-            for kind, rank in self.programs.loss_ranks.items()
-        ]
+    def _terms(self, done: Step) -> list[list[jax.Array]]:
+        """The numbers of both parts of the loss, stacked over all devices."""
+        found = []
+        for kind, rank in self.programs.loss_ranks.items():
+            arrays = jax.tree.leaves(done.terms[kind]) if kind in done.terms else [None] * TERMS.num_leaves
+            found.append([self._everywhere(array, rank) for array in arrays])
+        return found
 
-    def _finished(self, squares: list[jax.Array], terms: list[LossTerms]) -> tuple[jax.Array, LossTerms]:
+    def _finished(self, squares: list[jax.Array], terms: list[list[jax.Array]]) -> tuple[jax.Array, LossTerms]:
         """(global norm, loss terms): the numbers that all devices must agree on."""
         width = self.layout.width
         total = sum(square[group.ranks[0] * width] for square, group in zip(squares, self.groups, strict=True))
-        energy, forces = (jax.tree.map(jnp.sum, part) for part in terms)
+        energy, forces = (jax.tree.unflatten(TERMS, [a.sum() for a in part]) for part in terms)
         return jnp.sqrt(total), energy + forces
 
     # OS
@@ -229,11 +231,12 @@ class PipelineTrainer:
         return self.programs.count()
 
 
-NO_ARRAYS = LossTerms(None, None, None, None)  # pyright: ignore[reportArgumentType]
+TERMS = jax.tree.structure(NO_TERMS)
 
 
-def _none(leaf: Any) -> bool:
-    return leaf is None
+def _stacked(trees: Sequence[Any], data: int) -> tuple:
+    runs = (trees[k : k + data] for k in range(0, len(trees), data))
+    return tuple(jax.tree.map(lambda *arrays: np.stack(arrays), *run) for run in runs)
 
 
 def make_schedule(config: PipelineConfig, stages: int, micro_batches: int) -> Schedule:

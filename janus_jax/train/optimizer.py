@@ -92,8 +92,9 @@ def schedule(config: "OptimizerConfig", steps: int) -> optax.Schedule:
         rate = _optax_schedule(config)
 
     def of(count):
+        # In 64 bits where there are any: programs that round this differently would part by 1e-8.
         with jax.numpy_dtype_promotion("standard"):  # optax mixes integers, booleans and floats
-            return jnp.asarray(rate(jnp.asarray(count, jnp.float32)))
+            return jnp.asarray(rate(jnp.asarray(count, float)))
 
     return of
 

@@ -1,0 +1,126 @@
+"""Every layout, schedule and memory mode does what one device does."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from janus_jax.phases.memory import Memory
+from janus_jax.schedule import NAMES
+from janus_jax.train.evaluate import evaluate
+from tests.test_janus_jax.test_runtime.conftest import pipeline, reference, worst
+
+LAYOUTS = [(1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (4, 2)]
+MODES = ("keep", "rebuild_forces", "rebuild")
+EVERY = [
+    (pipe, data, name, MODES[(k + j) % 3]) for j, (pipe, data) in enumerate(LAYOUTS) for k, name in enumerate(NAMES)
+]
+REST = [(2, 2, name, mode) for name in ("split", "wavek", "1f1b_2nd") for mode in MODES]
+
+
+def check(trainer, one, tolerance):
+    """The gradient, the loss and the state after a step."""
+    state = trainer.init(one.model)
+    done = trainer.executor.run(trainer.stage_params(state), trainer.batch(*one.batches[0]))
+    gradients, _ = trainer.reduced(done)
+    assert not done.held
+    assert not done.inbox
+    assert not done.outbox
+    assert not done.stash
+    assert not done.loaded
+    exact = jax.tree.map(lambda *a: sum(a), *[
+        one.trainer.gradient(one.states[0], graph, one.batches[0][1])[0] for graph in one.batches[0][0]
+    ])  # fmt: skip
+    for group, gradient in zip(trainer.groups, gradients.values(), strict=True):
+        assert worst(gradient, group.part(exact)) < tolerance
+    state, terms, report = trainer.step(state, *one.batches[0])
+    assert worst(terms, one.terms[0]) < tolerance
+    assert worst(report, one.reports[0]) < tolerance
+    return state
+
+
+@pytest.mark.parametrize(("pipe", "data", "name", "mode"), sorted({*EVERY, *REST}))
+def test_a_step_is_that_of_one_device(one, pipe, data, name, mode):
+    state = check(pipeline(one.model, pipe, data, name, memory=mode), one, 1e-10)
+    assert worst(state, one.states[1]) < 1e-9  # Adam divides by the gradient's size
+
+
+@pytest.mark.parametrize(("pipe", "data", "name"), [(2, 2, "split"), (4, 1, "hanayo_2nd"), (4, 2, "wavek")])
+def test_single_precision(pipe, data, name):
+    one = reference(np.float32, 1)
+    check(pipeline(one.model, pipe, data, name), one, 1e-5)
+
+
+@pytest.mark.parametrize("shard", [False, True], ids=["whole", "shard_optimizer"])
+def test_a_hundred_steps(shard):
+    one = reference(np.float64, 1)
+    trainer = pipeline(one.model, 2, 2, "split", shard=shard)
+    state, expected = trainer.init(one.model), one.states[0]
+    batch = one.batches[0]
+    for _ in range(100):
+        state, _, _ = trainer.step(state, *batch)
+        expected, _, _ = one.trainer.step(expected, *batch)
+    assert int(state.step) == 100
+    assert worst(state, expected) < 1e-8
+    compiled = trainer.compilations()
+    trainer.step(state, *batch)
+    assert trainer.compilations() == compiled == 2
+    if shard:
+        leaves = jax.tree.leaves((state.ema, state.optimizer))
+        assert any("data" in leaf.sharding.spec for leaf in leaves)
+
+
+def test_averaged_parameters_predict_where_they_are(one):
+    trainer = pipeline(one.model, 2, 2, "split", shard=True)
+    state, _, _ = trainer.step(trainer.init(one.model), *one.batches[0])
+    graphs = [graph for graph, _ in zip(one.batches[0][0] * 2, range(5), strict=False)]
+    found = trainer.predictor(state).many(graphs[:4]), trainer.predictor(state).many(graphs[4:])
+    expected = one.trainer.predictor(one.states[1]).many(graphs)
+    assert worst([*found[0], *found[1]], expected) < 1e-9
+    assert worst(nnx_state(trainer.model(state)), nnx_state(one.trainer.model(one.states[1]))) < 1e-9
+
+
+def nnx_state(model):
+    from flax import nnx
+
+    return nnx.state(model)
+
+
+def test_a_state_moves_between_layouts(one):
+    a, b = pipeline(one.model, 2, 2, "split", shard=True), pipeline(one.model, 4, 1, "1f1b_2nd")
+    state, _, _ = a.step(a.init(one.model), *one.batches[0])
+    state, _, _ = b.step(b.place(jax.tree.map(np.asarray, state)), *one.batches[1])
+    assert worst(state, one.states[2]) < 1e-9
+
+
+def test_a_gradient_that_is_not_finite_changes_only_the_step(one):
+    trainer = pipeline(one.model, 2, 1, "split")
+    graphs, counts = one.batches[0]
+    targets = graphs[2].targets
+    bad = graphs[2].replace(targets=targets.replace(forces=np.full_like(targets.forces, np.nan)))
+    before = trainer.init(one.model)
+    state, _, report = trainer.step(before, [*graphs[:2], bad, graphs[3]], counts)
+    assert not bool(report.finite)
+    assert int(state.step) == 1
+    assert worst(dataclasses.replace(state, step=before.step), before) == 0
+
+
+def test_frozen_parameters_take_no_part(one):
+    from tests.test_janus_jax.test_runtime import conftest
+
+    config = conftest.ADAM.model_copy(update={"freeze": ("blocks.1.*", "source")})
+    single = conftest.Trainer(one.model, config, 100, conftest.LOSS)
+    grid = conftest.PipelineTrainer(
+        one.model, config, 100, conftest.LOSS, conftest.MeshConfig(pipe=2), conftest.PipelineConfig(), 4,
+        compiler_options=conftest.OPTIONS,
+    )  # fmt: skip
+    expected, _, report = single.step(single.init(one.model), *one.batches[0])
+    state, _, found = grid.step(grid.init(one.model), *one.batches[0])
+    assert worst(state, expected) < 1e-9
+    assert worst(found, report) < 1e-10
+
+
+def test_memory_modes_are_those_of_the_phases():
+    assert set(MODES) == set(Memory.model_fields["mode"].annotation.__args__)
+    assert evaluate  # the loop's validation goes through the predictor above
