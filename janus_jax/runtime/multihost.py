@@ -93,6 +93,17 @@ def text_of_primary(text: str) -> str:
     return bytes(np.asarray(multihost_utils.broadcast_one_to_all(letters))).rstrip(b"\0").decode()
 
 
+def known(values: np.ndarray) -> np.ndarray:
+    """Of each number the largest that a process knows; NaN where none does."""
+    if _alone():
+        return values
+    from jax.experimental import multihost_utils
+
+    low = np.where(np.isnan(values), -1.0, values).view(np.uint32)  # 64-bit floats survive without x64 as bits
+    merged = np.asarray(multihost_utils.process_allgather(low)).view(np.float64).max(0)
+    return np.where(merged < 0, np.nan, merged)
+
+
 def wait_for_all(name: str) -> None:
     """Go on when all processes are here."""
     if not _alone():

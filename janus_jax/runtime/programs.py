@@ -17,6 +17,7 @@ from janus_jax.models.potential import from_gradient
 from janus_jax.phases import Cut, Memory, Phases
 from janus_jax.runtime.layout import AXES, Layout, view
 from janus_jax.schedule.dependencies import Key
+from janus_jax.schedule.footprint import Sizes
 from janus_jax.schedule.instructions import Schedule, stage_of
 from janus_jax.stages import Place, Stage
 from janus_jax.train.loss import LossConfig, LossTerms, energy_loss, force_loss
@@ -146,6 +147,28 @@ class Programs:
         shape, dtype = graph.charge.shape, graph.positions.dtype
         sharding = self.layout.stacked((rank,))
         return self._cached(("ones", rank, shape), lambda: self._jit(lambda: jnp.ones(shape, dtype), sharding)())
+
+    def sizes(self, graph: AtomGraph, apart: frozenset[int]) -> Sizes:
+        """Bytes on a device of everything that a micro-batch leaves there; stages that never ran are cut for it."""
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), graph)
+        place = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), Place.of(graph))
+        features, held, width = self._features(graph), {}, self.layout.width
+        for stage, function in enumerate(self.stages):
+            fixed = jax.tree.map(lambda a: jax.ShapeDtypeStruct((width, *a.shape), a.dtype), function.fixed)
+            for part in ("energy", "forces") if self.schedule.recompute else ("both",):
+                rank = (self.schedule.force_device if part == "forces" else self.schedule.energy_device)[stage]
+                cut = self.cut(rank, part, stage, (features[stage], place, (shapes, fixed)))
+                for step in cut:
+                    name = "FE*" if part == "forces" and step.name == "FE" else step.name
+                    held[name, stage] = float(cut.held_bytes(step.program))
+        ways = [("activation", v) for v in range(1, 2 * len(self.stages))]
+        ways += [("gradient", v) for v in range(2 * len(self.stages) - 1)]
+        messages = {(kind, v): self._bytes(self.message((kind, v, 0), apart, graph)) for kind, v in ways}
+        return Sizes(held, messages, self._bytes((graph, place.strain)))
+
+    def _bytes(self, tree: Any) -> float:
+        """On one device, of stacked arrays or shapes."""
+        return sum(a.size * np.dtype(a.dtype).itemsize for a in jax.tree.leaves(tree)) / self.layout.width
 
     def message(self, data: tuple[str, int, int], apart: frozenset[int], graph: AtomGraph) -> tuple[Any, dict]:
         """Shapes of what a transfer carries (see `janus_jax.runtime.executor`): (main, by stage)."""

@@ -4,7 +4,8 @@ A step runs the schedule, adds gradients over the devices of each group (AR), ta
 stages, and updates each group (OS).
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from janus_jax.runtime.layout import Layout, joined, shards, view
 from janus_jax.runtime.predict import PipelinePredictor
 from janus_jax.runtime.programs import NO_TERMS, Batch, Programs
 from janus_jax.runtime.transport import Transport
-from janus_jax.schedule import Schedule
+from janus_jax.schedule import Schedule, Sizes
 from janus_jax.stages import cut_model
 from janus_jax.train import optimizer
 from janus_jax.train.loss import LossConfig, LossTerms
@@ -97,10 +98,18 @@ class PipelineTrainer:
         return self.parts.place(state)
 
     def step(
-        self, state: TrainState, micro_batches: Sequence[AtomGraph | None], counts: LabelCounts
+        self,
+        state: TrainState,
+        micro_batches: Sequence[AtomGraph | None],
+        counts: LabelCounts,
+        observe: Callable | None = None,
     ) -> tuple[TrainState, LossTerms, StepReport]:
-        """One update from the micro-batches of a global batch."""
-        done = self.executor.run(self.stage_params(state), self.batch(micro_batches, counts))
+        """One update from the micro-batches of a global batch.
+
+        Args:
+            observe: called after each instruction, as `janus_jax.runtime.profile.Recorder` is.
+        """
+        done = self.executor.run(self.stage_params(state), self.batch(micro_batches, counts), observe)
         gradients, squares = self.reduced(done)
         norm, terms = self._finish(squares, self._terms(done))
         leaves = jax.tree.leaves(state)
@@ -134,6 +143,27 @@ class PipelineTrainer:
         ranks = set(self.programs.loss_ranks.values()) & set(self.layout.here)
         targets = _stacked([graph.targets for graph in filled], data)
         return Batch(graphs, targets, {rank: self.layout.put_replicated(counts, (rank,)) for rank in ranks})
+
+    def with_schedule(self, schedule: Schedule) -> "PipelineTrainer":
+        """The same programs in another order.
+
+        Raises:
+            ScheduleError: it needs other programs: stages elsewhere, phases split otherwise.
+        """
+        schedules.validate(schedule)
+        for what in ("stages", "energy_device", "force_device", "recompute", "split", "micro_batches"):
+            if getattr(schedule, what) != getattr(self.schedule, what):
+                raise ScheduleError(f"{schedule.name}: {what} differs from that of {self.schedule.name}")
+        other = copy.copy(self)
+        other.schedule, transport = schedule, self.executor.transport
+        other.executor = Executor(schedule, self.programs, transport)
+        other.forward = Executor(schedule, self.programs, transport, forward=True)
+        return other
+
+    def sizes(self, graph: AtomGraph) -> Sizes:
+        """Bytes that micro-batches shaped like this one leave on a device."""
+        stacked = jax.tree.map(lambda a: np.broadcast_to(a, (self.layout.width, *a.shape)), graph.replace(targets=None))
+        return self.programs.sizes(stacked, self.executor.apart)
 
     # AR
 

@@ -6,6 +6,7 @@ timeline = simulate(schedule, paper("UMA-1.2B"))
 timeline.bubble, gantt(timeline)
 """
 
+from janus_jax.schedule.footprint import Sizes, footprint
 from janus_jax.schedule.instructions import Instruction, Schedule, from_csv, from_text, to_csv, to_text
 from janus_jax.schedule.registry import NAMES, make
 from janus_jax.schedule.render import chrome_trace, gantt, svg
@@ -16,6 +17,7 @@ from janus_jax.schedule.tune import tune
 from janus_jax.schedule.validate import validate
 
 __all__ = [
-    "NAMES", "PAPER", "Instruction", "PhaseTimes", "Schedule", "Timeline", "chrome_trace", "from_csv", "from_text",
-    "gantt", "lower_bound", "make", "paper", "simulate", "split", "svg", "to_csv", "to_text", "tune", "validate",
+    "NAMES", "PAPER", "Instruction", "PhaseTimes", "Schedule", "Sizes", "Timeline", "chrome_trace", "footprint",
+    "from_csv", "from_text", "gantt", "lower_bound", "make", "paper", "simulate", "split", "svg", "to_csv", "to_text",
+    "tune", "validate",
 ]  # fmt: skip

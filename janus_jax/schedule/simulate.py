@@ -13,6 +13,7 @@ import numpy as np
 
 from janus_jax.errors import ScheduleError
 from janus_jax.schedule.dependencies import keys, needs
+from janus_jax.schedule.footprint import Sizes, footprint
 from janus_jax.schedule.instructions import COMPUTE, RECEIVE, SEND, Instruction, Schedule, peer
 from janus_jax.schedule.times import PhaseTimes
 from janus_jax.schedule.validate import Data, carried, data
@@ -78,14 +79,14 @@ def simulate(
     transfer: float = 0.0,
     *,
     blocking: bool = False,
-    sizes: Mapping[str, float] | None = None,
+    sizes: Mapping[str, float] | Sizes | None = None,
 ) -> Timeline:
     """Run a schedule in time.
 
     Args:
         transfer: time of one transfer.
         blocking: see the module docstring.
-        sizes: memory each phase keeps until it is released, by operation; None: one unit a phase.
+        sizes: memory each phase keeps until it is released, by operation; None: one unit a phase. Or `Sizes`.
 
     Raises:
         ScheduleError: it cannot be run; `validate` says more.
@@ -93,7 +94,11 @@ def simulate(
     times.check(schedule.stages, schedule.micro_batches)
     state = _State(schedule, times, transfer, blocking)
     state.run()
-    memory = tuple(_memory(schedule, k, state, sizes or KEPT) for k in range(len(schedule.devices)))
+    if isinstance(sizes, Sizes):
+        curves = enumerate(footprint(schedule, sizes))
+        memory = tuple((np.array(state.end[k]), curve) for k, curve in curves)
+    else:
+        memory = tuple(_memory(schedule, k, state, sizes or KEPT) for k in range(len(schedule.devices)))
     inflight = np.array([_inflight(schedule, k, state) for k in range(len(schedule.devices))])
     start, end = (tuple(np.array(values) for values in lists) for lists in (state.start, state.end))
     return Timeline(schedule, times, start, end, np.array(state.busy), inflight, memory)

@@ -17,6 +17,7 @@ PAPER = {
 """Table 5 of the JanusPipe paper, FE = 1."""
 
 FOUR = ("FE", "FF", "BF", "BE")
+WHOLE = {"BF": ("BFt", "BFr"), "BE": ("BEh", "BEw")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +29,14 @@ class PhaseTimes:
         parts: BFt as a part of time, BEh as a part of time, in the same unit; BFr and BEw are the rest.
             By default BFt takes as long as FE, and BEh 0.55 of BE.
         stage, micro: factors [stages], [micro-batches] for uneven stages and graphs; None: 1.
+        table: measured time of each (operation, stage), in place of phases, parts and stage factors.
     """
 
     phases: Mapping[str, float]
     parts: Mapping[str, float] = dataclasses.field(default_factory=dict)
     stage: tuple[float, ...] | None = None
     micro: tuple[float, ...] | None = None
+    table: Mapping[tuple[str, int], float] | None = None
 
     def __post_init__(self):
         for op in self.phases:
@@ -63,11 +66,36 @@ class PhaseTimes:
 
     def of(self, op: str, stage: int, micro: int) -> float:
         """Time of one computation."""
+        if self.table is not None:
+            return self._measured(op, stage) * (1.0 if self.micro is None else self.micro[micro])
         factor = (1.0 if self.stage is None else self.stage[stage]) * (1.0 if self.micro is None else self.micro[micro])
         return self.costs[op] * factor
 
+    def _measured(self, op: str, stage: int) -> float:
+        assert self.table is not None
+        if (op, stage) in self.table:
+            return self.table[op, stage]
+        if op in WHOLE:
+            return sum(self.table[part, stage] for part in WHOLE[op])
+        return self.table[op.rstrip("*"), stage]
+
+    @staticmethod
+    def measured(table: Mapping[tuple[str, int], float]) -> "PhaseTimes":
+        """From measured times of (operation, stage), whole phases or their parts."""
+        count = 1 + max(stage for _, stage in table)
+        bare = PhaseTimes(dict.fromkeys(FOUR, 1.0), table=table)
+        mean = {op: sum(bare._measured(op, s) for s in range(count)) / count for op in FOUR}
+        parts = {
+            part: sum(table[part, s] for s in range(count)) / count for part in ("BFt", "BEh") if (part, 0) in table
+        }
+        return PhaseTimes(mean, parts, table=table)
+
     def total(self, stages: int, micro_batches: int, *, recompute: bool = False) -> float:
         """Time of all computations of a step."""
+        if self.table is not None:
+            ops = (*FOUR, "FE*") if recompute else FOUR
+            factors = self.micro or (1.0,) * micro_batches
+            return sum(factors) * sum(self._measured(op, s) for op in ops for s in range(stages))
         stage = sum(self.stage) if self.stage is not None else stages
         micro = sum(self.micro) if self.micro is not None else micro_batches
         return stage * micro * (sum(self.phases.values()) + recompute * self.phases["FE"])

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from janus_jax.errors import ScheduleError
+from janus_jax.schedule.footprint import Sizes
 from janus_jax.schedule.registry import make
 from janus_jax.schedule.simulate import Timeline, simulate
 from janus_jax.schedule.times import PhaseTimes
@@ -33,7 +34,7 @@ def tune(
     times: PhaseTimes,
     budget: float | None = None,
     *,
-    sizes: Mapping[str, float] | None = None,
+    sizes: Mapping[str, float] | Sizes | None = None,
     transfer: float = 0.0,
     blocking: bool = False,
     **search,
@@ -42,7 +43,7 @@ def tune(
 
     Args:
         budget: memory a device has for what phases keep; None: no limit.
-        sizes: memory each phase keeps, by operation.
+        sizes: memory each phase keeps, by operation; or `Sizes`.
 
     Raises:
         ScheduleError: the schedule has nothing to tune, or nothing fits; says what the smallest needs.
