@@ -106,7 +106,7 @@ def _stage(part: Potential, start: int, first: bool, last: bool, exchange: Excha
     whole = StageFunction(graphdef, (), first, last)  # without the exchange, which needs the devices' axes
     graph = blank_graph(part.dtype, 1, 1)
     place = Place.of(graph)
-    h = () if first else jax.eval_shape(lambda: propagate(part, graph, place.positions, place.strain))
+    h = () if first else jax.eval_shape(_features, graphdef, params, fixed, graph, place)  # params may be shapes
     flat = nnx.to_flat_state(params)
     closed = jax.make_jaxpr(whole)(params, h, place, (graph, fixed))
     read = _read(closed)
@@ -114,6 +114,10 @@ def _stage(part: Potential, start: int, first: bool, last: bool, exchange: Excha
     used = nnx.from_flat_state([item for item, v in variables_ if v in read])
     unused = tuple((path, var.shape, str(var.dtype)) for (path, var), v in variables_ if v not in read)
     return Stage(StageFunction(graphdef, unused, first, last, exchange), used, fixed, start)
+
+
+def _features(graphdef, params: nnx.State, fixed: nnx.State, graph: AtomGraph, place: Place):
+    return propagate(nnx.merge(graphdef, params, fixed), graph, place.positions, place.strain)
 
 
 def _read(closed: Any) -> set[jex.Var]:

@@ -144,6 +144,14 @@ def parser() -> argparse.ArgumentParser:
             for name in ("svg", "trace", "csv", "text"):
                 sub.add_argument(f"--{name}", metavar="FILE", help=f"write it as {name}")
 
+    sub = command("plan", "memory, work, bubble and transfers of a training configuration; no device is used")
+    sub.add_argument("arguments", nargs="*", metavar="CONFIG | key=value", help="as for train")
+    sub.add_argument("--neighbors", type=float, help="edges per atom (default: from the cutoff)")
+    sub.add_argument("--times", help="of the phases of a stage, ms: FE=26,FF=38,BF=82,BE=44")
+    sub.add_argument("--split", help="parts of BF and BE, ms: BFt=26,BEh=24")
+    sub.add_argument("--model", help="ratios of a model in the paper: UMA-1.2B, UMA-2.3B, eSEN-100M, eSEN-220M")
+    sub.add_argument("--plot", default="plan.png", help="picture to write (default: %(default)s)")
+
     sub = command("launch", "run a command in several processes of this machine that work as one")
     sub.add_argument("-n", "--processes", type=int, default=2, help="(default: %(default)s)")
     sub.add_argument("words", nargs=argparse.REMAINDER, metavar="-- train ...", help="the command, after --")

@@ -79,6 +79,20 @@ def partition(cost: np.ndarray, geometry: float, stages: int) -> tuple[int, ...]
     return tuple(b - a for a, b in pairwise(best[count][2]))
 
 
+def shared(micro_batches: int, data: int) -> int:
+    """Micro-batches of each data rank.
+
+    Raises:
+        MeshError: they cannot be shared evenly.
+    """
+    if micro_batches % data:
+        raise MeshError(
+            f"{micro_batches} micro-batches (batch.micro_batches) cannot be shared by mesh.data={data}; "
+            f"choose a multiple of {data}."
+        )
+    return micro_batches // data
+
+
 def checked(sizes: Sequence[int], model: Potential, stages: int) -> tuple[int, ...]:
     """`sizes` if they are for this model and number of stages.
 

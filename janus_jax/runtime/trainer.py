@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 
 from janus_jax import schedule as schedules
-from janus_jax.errors import MeshError, ScheduleError, UnknownNameError
+from janus_jax.errors import ScheduleError, UnknownNameError
 from janus_jax.graph import AtomGraph, LabelCounts
 from janus_jax.models.potential import Potential
 from janus_jax.runtime import balance
@@ -28,6 +28,7 @@ from janus_jax.runtime.predict import PipelinePredictor
 from janus_jax.runtime.programs import NO_TERMS, Batch, Programs
 from janus_jax.runtime.transport import Transport
 from janus_jax.schedule import Schedule, Sizes
+from janus_jax.schedule.times import TYPICAL
 from janus_jax.stages import cut_model
 from janus_jax.train import optimizer
 from janus_jax.train.loss import LossConfig, LossTerms
@@ -60,15 +61,10 @@ class PipelineTrainer:
         *,
         compiler_options: dict[str, Any] | None = None,
     ):
-        if micro_batches % mesh.data:
-            raise MeshError(
-                f"{micro_batches} micro-batches (batch.micro_batches) cannot be shared by mesh.data={mesh.data}; "
-                f"choose a multiple of {mesh.data}."
-            )
         self.single = Trainer(model, config, steps, weights)
         self.config, self.mesh, self.method = config, mesh, self.single.method
         self.graphdef = self.single.graphdef
-        self.schedule = make_schedule(pipeline, mesh.pipe, micro_batches // mesh.data)
+        self.schedule = make_schedule(pipeline, mesh.pipe, balance.shared(micro_batches, mesh.data))
         blocks = pipeline.blocks or balance.blocks(model, mesh.pipe)
         self.stages = cut_model(model, balance.checked(blocks, model, mesh.pipe))
         self.layout = Layout.of(mesh)
@@ -269,14 +265,16 @@ def _stacked(trees: Sequence[Any], data: int) -> tuple:
     return tuple(jax.tree.map(lambda *arrays: np.stack(arrays), *run) for run in runs)
 
 
-def make_schedule(config: PipelineConfig, stages: int, micro_batches: int) -> Schedule:
+def make_schedule(
+    config: PipelineConfig, stages: int, micro_batches: int, times: schedules.PhaseTimes = TYPICAL
+) -> Schedule:
     """The schedule that a configuration names, checked.
 
     Raises:
         ScheduleError: it is for other numbers, or cannot be run.
     """
     if config.schedule in schedules.NAMES:
-        return schedules.make(config.schedule, stages, micro_batches, unit=config.unit, cap=config.cap)
+        return schedules.make(config.schedule, stages, micro_batches, unit=config.unit, cap=config.cap, times=times)
     path = Path(config.schedule)
     if not path.exists():
         raise UnknownNameError("pipeline.schedule (no such file either)", config.schedule, schedules.NAMES)

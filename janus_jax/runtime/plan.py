@@ -1,0 +1,168 @@
+"""What a configuration will need on each device, from shapes alone: nothing is read, no device is used.
+
+Bytes and operations are counted on the traced phases of each stage. Time comes from phase times that are
+given, or from operations, in which case it has no unit.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from janus_jax import schedule as schedules
+from janus_jax.graph import AtomGraph, Capacity
+from janus_jax.models import build, convert
+from janus_jax.phases import Phases
+from janus_jax.phases.cost import flops
+from janus_jax.runtime import balance
+from janus_jax.runtime.groups import make_groups
+from janus_jax.runtime.trainer import make_schedule
+from janus_jax.schedule import PhaseTimes, Sizes, Timeline
+from janus_jax.schedule.instructions import SEND, peer
+from janus_jax.stages import Place, Stage, blank_graph, cut_model
+from janus_jax.train import optimizer
+from janus_jax.train.config import TrainConfig
+
+ATOMS_PER_ANGSTROM3 = 0.07
+"""Where no number of neighbours is given: that of oxides, and of light molecules in condensed phases."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Figures by device of the pipeline; bytes are those of one device."""
+
+    config: TrainConfig
+    capacity: Capacity
+    blocks: tuple[int, ...]
+    parameters: int
+    rows: tuple[dict[str, float], ...]
+    timeline: Timeline
+    figures: dict[str, Any]
+
+
+def plan(config: TrainConfig, neighbors: float | None = None, times: PhaseTimes | None = None) -> Plan:
+    """The plan of a training configuration.
+
+    Args:
+        neighbors: edges per atom; None: from the cutoff and a usual density.
+        times: of the phases of one stage and micro-batch, ms; None: operations are taken for times.
+
+    Raises:
+        MeshError, ScheduleError: model, batch and mesh do not fit together.
+    """
+    mesh, pipeline = config.mesh, config.pipeline
+    model = nnx.eval_shape(lambda: convert.cast(build(config.model, rngs=nnx.Rngs(0)), config.precision))
+    blocks = balance.checked(pipeline.blocks or balance.blocks(model, mesh.pipe), model, mesh.pipe)
+    stages = cut_model(model, blocks)
+    micro_batches = balance.shared(config.batch.micro_batches, mesh.data)
+    if neighbors is None:
+        neighbors = ATOMS_PER_ANGSTROM3 * 4 / 3 * math.pi * config.model.cutoff_angstrom**3
+    atoms = config.batch.atoms
+    capacity = Capacity(atoms, math.ceil(atoms * neighbors), max(1, atoms // 25))
+    schedule = make_schedule(pipeline, mesh.pipe, micro_batches)
+    operations, sizes = _counted(stages, config, schedule, capacity)
+    if times is None:
+        unit = float(np.mean([value for (op, _), value in operations.items() if op == "FE"]))
+        timing = PhaseTimes.measured({key: value / unit for key, value in operations.items()})
+    else:
+        timing = times
+    schedule = make_schedule(pipeline, mesh.pipe, micro_batches, timing)
+    constant = _constant(model, stages, schedule, config)
+    timeline = schedules.simulate(schedule, timing, sizes=sizes)
+    rows = []
+    for k, memory in enumerate(constant):
+        mine = [s for s in range(mesh.pipe) if k in (schedule.energy_device[s], schedule.force_device[s])]
+        work = sum(value for (op, s), value in operations.items() if s in mine)
+        activations = float(timeline.peak_memory[k])
+        rows.append({**memory, "activations": activations, "bytes": sum(memory.values()) + activations, "flop": work})
+    sends = [i for _, _, i in schedule if i.op in SEND]
+    moved = sum(sizes.messages[_message(i, mesh.pipe)] for i in sends)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+    figures: dict[str, Any] = {
+        "parameters": parameters,
+        "devices": mesh.devices,
+        "mesh": {"pipe": mesh.pipe, "data": mesh.data, "graph": mesh.graph},
+        "blocks": list(blocks),
+        "capacity": dataclasses.asdict(capacity),
+        "edges_per_atom": neighbors,
+        "schedule": schedule.name,
+        "bubble": timeline.bubble,
+        "transfers": len(sends),
+        "transferred_bytes": moved * mesh.data,
+        "device_rows": rows,
+        "largest_bytes": max(row["bytes"] for row in rows),
+        "flop_per_step": sum(operations.values()) * micro_batches * mesh.data,
+    }
+    if times is not None:
+        figures["step_s"] = timeline.makespan / 1e3
+        figures["atoms_per_s"] = config.batch.micro_batches * atoms / figures["step_s"]
+    return Plan(config, capacity, blocks, parameters, tuple(rows), timeline, figures)
+
+
+def _message(instruction, stages: int) -> tuple[str, int]:
+    return "activation" if instruction.op[1] == "A" else "gradient", peer(instruction.op, instruction.stage, stages)
+
+
+def _counted(stages: list[Stage], config: TrainConfig, schedule, capacity: Capacity) -> tuple[dict, Sizes]:
+    """Operations by (operation, stage), and bytes; stages of one kind are traced once."""
+    shapes = jax.tree.map(_shape, _graph(config.precision, capacity))
+    place = jax.eval_shape(Place.of, shapes)
+    phases: dict[Any, Phases] = {}
+    operations, held, features, h = {}, {}, [], ()
+    for number, stage in enumerate(stages):
+        features.append(h)
+        for part in ("energy", "forces") if schedule.recompute else (None,):
+            key = stage.function, part
+            kept = config.pipeline.memory
+            phases.setdefault(key, Phases(stage.function, kept, split=schedule.split, part=part))  # pyright: ignore
+            cut = phases[key].at(stage.params, h, place, (shapes, stage.fixed))
+            for step in cut:
+                name = "FE*" if part == "forces" and step.name == "FE" else step.name
+                operations[name, number] = sum(flops(cut.trace.equations[i]) for i in step.program.equations)
+                held[name, number] = float(cut.held_bytes(step.program))
+        h = jax.eval_shape(stage.function, stage.params, h, place, (shapes, stage.fixed))
+    size = [_bytes(f) for f in features] + [0.0]
+    where, last = _bytes(place), len(stages) - 1
+    messages = {}
+    for virtual in range(2 * len(stages)):
+        stage, energy = (virtual, True) if virtual <= last else (2 * last + 1 - virtual, False)
+        behind = size[stage + 1] if stage < last else 0.0
+        messages["activation", virtual] = size[stage] if energy else behind + where
+        messages["gradient", virtual] = behind if energy else size[stage] + where
+    return operations, Sizes(held, messages, _bytes(shapes))
+
+
+def _constant(model, stages: list[Stage], schedule, config: TrainConfig) -> list[dict[str, float]]:
+    """Bytes of parameters and what goes with them on each device."""
+    method = optimizer.make(config.optimizer, config.steps)
+    params = nnx.state(model, nnx.Param)
+    spread = config.mesh.data if config.mesh.shard_optimizer else 1
+    rows = [{"parameters": 0.0, "averages": 0.0, "gradients": 0.0, "optimizer": 0.0} for _ in schedule.devices]
+    for group in make_groups(stages, schedule):
+        part = group.part(params)
+        size, moments = _bytes(part), _bytes(jax.eval_shape(method.init, part))
+        for rank in group.ranks:
+            rows[rank]["parameters"] += size
+            rows[rank]["gradients"] += size
+            rows[rank]["averages"] += size / spread
+            rows[rank]["optimizer"] += moments / spread
+    return rows
+
+
+def _graph(precision: str, capacity: Capacity) -> AtomGraph:
+    one = blank_graph(np.dtype(precision), capacity.atoms, capacity.edges)
+    n = capacity.structures
+
+    names = ("cell", "pbc", "structure_mask", "charge", "spin", "dataset")
+    return one.replace(**{name: np.repeat(getattr(one, name), n, axis=0) for name in names})
+
+
+def _shape(a) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(a.shape, a.dtype)
+
+
+def _bytes(tree: Any) -> float:
+    return float(sum(a.size * np.dtype(a.dtype).itemsize for a in jax.tree.leaves(tree)))
