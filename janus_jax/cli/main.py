@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
     sub = command("train", "train a potential; without CONFIG: the built-in water set")
     sub.add_argument("--resume", metavar="RUN", help="go on with the run in this folder")
+    sub.add_argument("--tune", action="store_true", help="choose the cap or unit of the pipeline first, by measurement")
     sub.add_argument(
         "arguments", nargs="*", metavar="CONFIG | key=value", help="YAML file, then overrides such as batch.atoms=256"
     )

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.resume is None:
         config = configure(arguments.arguments)
         set_up(config)
-        return finished(training.run(config))
+        return finished(training.run(config, tune=arguments.tune))
     if (Path(arguments.resume) / "config.yaml").exists():
         set_up(training.read_config(Path(arguments.resume) / "config.yaml", arguments.arguments))
     return finished(training.resume(arguments.resume, arguments.arguments))

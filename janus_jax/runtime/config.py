@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
 from janus_jax.configuration import Section
 from janus_jax.phases.memory import Memory
@@ -37,5 +37,7 @@ class PipelineConfig(Section):
     blocks: tuple[PositiveInt, ...] | None = None
     """Blocks of each stage; null: balanced by estimated cost."""
     memory: Memory = Memory()
+    device_memory_gib: PositiveFloat | None = None
+    """What --tune may let micro-batches keep on a device; null: most of what is free, without limit on CPUs."""
     timeline: bool = False
-    """Write the measured timeline of the last step beside the simulated one into the run folder."""
+    """Write the measured timeline of an early step beside the simulated one into the run folder."""

@@ -23,6 +23,10 @@ from janus_jax.schedule.times import PhaseTimes
 from janus_jax.schedule.validate import carried, data
 
 
+SHORTEST = 1e-7
+"""Seconds; a phase with nothing to do takes some time too."""
+
+
 class Recorder:
     """Give it to `Executor.run` as `observe`, then ask for the `timeline`."""
 
@@ -98,4 +102,4 @@ class Recorder:
         for rank in self.executor.layout.everyone:
             for k, (op, stage, _) in self.executor.named[rank].items():
                 found[op, stage].append(float(end[rank][k] - start[rank][k]))
-        return {key: float(np.median(values)) for key, values in found.items()}
+        return {key: max(float(np.median(values)), SHORTEST) for key, values in found.items()}

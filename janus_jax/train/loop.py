@@ -12,11 +12,14 @@ import numpy as np
 
 from janus_jax import bundle, compilation, prediction
 from janus_jax.data.loader import GlobalBatch, Position, stream
-from janus_jax.errors import CheckpointError, TrainingError, listed
+from janus_jax.errors import CheckpointError, ConfigError, TrainingError, listed
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import Predictor
 from janus_jax.runtime import multihost
+from janus_jax.runtime import tune as tuning
+from janus_jax.runtime.profile import Recorder
 from janus_jax.runtime.trainer import PipelineTrainer
+from janus_jax.schedule import chrome_trace, simulate, svg
 from janus_jax.train import optimizer
 from janus_jax.train.checkpoint import Checkpoints
 from janus_jax.train.config import TrainConfig
@@ -31,6 +34,8 @@ from janus_jax.units import MEV_PER_EV
 log = logging.getLogger(__name__)
 
 MAX_SKIPPED = 20
+RECORDED = 3
+"""Steps after the start, the timeline of which is written; the first compile."""
 NAMED = 8
 
 
@@ -95,16 +100,58 @@ def make_trainer(config: TrainConfig, model: Potential) -> Trainer | PipelineTra
     return PipelineTrainer(*common, config.mesh, config.pipeline, config.batch.micro_batches)
 
 
+def tuned(
+    config: TrainConfig, prepared: Prepared, trainer: Trainer | PipelineTrainer
+) -> tuple[PipelineTrainer, TrainConfig, dict[str, Any]]:
+    """(trainer, configuration with the chosen cap or unit, figures) by measurement on the first global batch."""
+    if isinstance(trainer, Trainer):
+        raise ConfigError("--tune chooses a pipeline's schedule; set mesh.pipe above 1.")
+    name, given = config.pipeline.schedule, config.pipeline.device_memory_gib
+    budget = tuning.free_bytes() if given is None else given * 2**30
+    batches = batches_of(config, prepared, trainer, Position())
+    batch = next(batches)
+    batches.close()  # pyright: ignore[reportAttributeAccessIssue]
+    state = trainer.init(prepared.model)
+    trainer, figures = tuning.tune(trainer, state, batch.micro_batches, batch.counts, name, budget)
+    option = tuning.OPTION[name]
+    pipeline = config.pipeline.model_copy(update={option: figures[option]})
+    return trainer, config.model_copy(update={"pipeline": pipeline}), figures
+
+
+def batches_of(
+    config: TrainConfig, prepared: Prepared, trainer: Trainer | PipelineTrainer, position: Position
+) -> Iterator[GlobalBatch]:
+    """Global batches of the training set from a position on."""
+    return stream(
+        prepared.train,
+        prepared.capacity,
+        config.batch.micro_batches,
+        config.seed,
+        np.dtype(config.precision),
+        position,
+        config.data.workers,
+        needs=trainer.needs,
+        balance=config.batch.balance,
+    )
+
+
 class Loop:
     """One run in one folder; `run` does the work, and what it needs between steps is in `self`.
 
     A class only because a step, a validation and a checkpoint share a dozen things that do not change.
     """
 
-    def __init__(self, config: TrainConfig, prepared: Prepared, folder: Path, checkpoints: Checkpoints):
+    def __init__(
+        self,
+        config: TrainConfig,
+        prepared: Prepared,
+        folder: Path,
+        checkpoints: Checkpoints,
+        trainer: Trainer | PipelineTrainer | None = None,
+    ):
         self.config, self.data, self.folder, self.checkpoints = config, prepared, folder, checkpoints
         self.rate = jax.jit(optimizer.schedule(config.optimizer, config.steps))
-        self.trainer = make_trainer(config, prepared.model)
+        self.trainer = trainer or make_trainer(config, prepared.model)
         self.primary = multihost.primary()
         self.fresh = self.trainer.init(prepared.model)
 
@@ -135,7 +182,8 @@ class Loop:
         best, first = self._best(state, progress), int(state.step)
         self.trackers, self.console = trackers, console
         self.events = JsonLines(self.folder / "events.jsonl", after=first) if self.primary else Nowhere()
-        batches = self._batches(progress.position)
+        batches = batches_of(config, self.data, self.trainer, progress.position)
+        self.recorded = min(first + RECORDED, config.steps) if config.pipeline.timeline else None
         reason = ended_early = None
         try:
             for step in range(first + 1, config.steps + 1):
@@ -179,20 +227,6 @@ class Loop:
         found = self.trainer.predictor(chosen), self.trainer.model(chosen)
         return Outcome(*found, progress, int(state.step), reason, ended_early)
 
-    def _batches(self, position: Position) -> Iterator[GlobalBatch]:
-        config = self.config
-        return stream(
-            self.data.train,
-            self.data.capacity,
-            config.batch.micro_batches,
-            config.seed,
-            np.dtype(config.precision),
-            position,
-            config.data.workers,
-            needs=self.trainer.needs,
-            balance=config.batch.balance,
-        )
-
     def _best(self, state: TrainState, progress: Progress):
         """Averaged weights of the best validation so far."""
         if progress.best_step in (0, int(state.step)):
@@ -206,7 +240,11 @@ class Loop:
     def _step(self, state: TrainState, step: int, batch: GlobalBatch, start: float, waited: float):
         """One update, logged. Returns (state, whether its gradient was finite)."""
         trainer, compiled, began = self.trainer, self.trainer.compilations(), time.perf_counter()
-        state, terms, report = trainer.step(state, batch.micro_batches, batch.counts)
+        record = Recorder(trainer.executor) if step == self.recorded and isinstance(trainer, PipelineTrainer) else None
+        observed = {} if record is None else {"observe": record}
+        state, terms, report = trainer.step(state, batch.micro_batches, batch.counts, **observed)
+        if record is not None:
+            self._timeline(step, record)
         finite = bool(report.finite)
         if trainer.compilations() > compiled:
             self._compiled(step, "gradient", time.perf_counter() - began)
@@ -226,6 +264,22 @@ class Loop:
         }
         self._record(step, numbers)
         return state, finite
+
+    def _timeline(self, step: int, record: Recorder) -> None:
+        """Pictures of a step as it was, and as simulation from its phase times has it."""
+        measured = record.timeline()
+        if not self.primary:
+            return
+        folder = self.folder / "timeline"
+        folder.mkdir(exist_ok=True)
+        both = {"measured": measured, "simulated": simulate(measured.schedule, measured.times)}
+        for name, timeline in both.items():
+            (folder / f"{name}.svg").write_text(svg(timeline))
+            (folder / f"{name}.trace.json").write_text(chrome_trace(timeline, 1e6))
+        figures = {f"{name}_{what}": getattr(t, what) for name, t in both.items() for what in ("bubble", "makespan")}
+        self.events.write({"step": step, "event": "timeline", **figures})
+        parts = (f"{name} bubble {t.bubble:.1%}, {t.makespan:.3f} s" for name, t in both.items())
+        self.console.note(f"step {step}: {'; '.join(parts)}; pictures in {folder}")
 
     def _compiled(self, step: int, what: str, seconds: float) -> None:
         capacity = self.data.capacity

@@ -24,14 +24,16 @@ from janus_jax import bundle, configuration
 from janus_jax.errors import ConfigError, MissingPackageError
 from janus_jax.models.potential import Potential
 from janus_jax.runtime import multihost
+from janus_jax.runtime.trainer import PipelineTrainer
 from janus_jax.train import plots, report, worst
 from janus_jax.train.checkpoint import Checkpoints, config_from_1
 from janus_jax.train.config import TrainConfig
 from janus_jax.train.console import Console
 from janus_jax.train.evaluate import evaluate
 from janus_jax.train.interruption import Interruption
-from janus_jax.train.loop import Loop, Outcome, Progress, make_trainer
+from janus_jax.train.loop import Loop, Outcome, Progress, make_trainer, tuned
 from janus_jax.train.prepare import Prepared, prepare
+from janus_jax.train.state import Trainer
 from janus_jax.train.trackers import Csv, JsonLines, TensorBoard, Tracker, WeightsAndBiases, read_rows
 
 START_FILE = "start.janus"
@@ -57,8 +59,11 @@ class RunResult:
         return self.figures.get("stopped")
 
 
-def run(config: TrainConfig) -> RunResult:
+def run(config: TrainConfig, *, tune: bool = False) -> RunResult:
     """Train, evaluate the best model on validation and test sets, and write everything to a new folder.
+
+    Args:
+        tune: choose the cap or unit of the pipeline's schedule first, by measurement.
 
     Raises:
         ConfigError, DataError, CapacityError: before the first step; nothing has been written then.
@@ -67,7 +72,10 @@ def run(config: TrainConfig) -> RunResult:
     began = time.monotonic()
     _check_packages(config)
     prepared = prepare(config)
-    make_trainer(config, prepared.model)  # what does not fit together is said before anything is written
+    trainer = make_trainer(config, prepared.model)  # what does not fit together is said before anything is written
+    found = None
+    if tune:
+        trainer, config, found = tuned(config, prepared, trainer)
     primary = multihost.primary()
     folder = Path(multihost.text_of_primary(str(new_folder(config.output)) if primary else ""))
     if config.start_from is not None:  # the run must not change if that file does
@@ -76,8 +84,10 @@ def run(config: TrainConfig) -> RunResult:
         config = config.model_copy(update={"start_from": str(folder / START_FILE), "model": prepared.model.config})
     if primary:
         (folder / "config.yaml").write_text(configuration.dump(config))
+        if found is not None:
+            (folder / "tune.json").write_text(json.dumps(found, indent=1) + "\n")
     multihost.wait_for_all("the run folder")
-    return _go(config, prepared, folder, began)
+    return _go(config, prepared, folder, began, trainer)
 
 
 def resume(folder: str | Path, overrides: Sequence[str] = ()) -> RunResult:
@@ -135,11 +145,17 @@ def new_folder(wanted: str | Path) -> Path:
             count += 1
 
 
-def _go(config: TrainConfig, prepared: Prepared, folder: Path, began: float) -> RunResult:
+def _go(
+    config: TrainConfig,
+    prepared: Prepared,
+    folder: Path,
+    began: float,
+    trainer: Trainer | PipelineTrainer | None = None,
+) -> RunResult:
     with ExitStack() as closing:
         checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep_every_steps)
         closing.callback(checkpoints.close)
-        loop = Loop(config, prepared, folder, checkpoints)
+        loop = Loop(config, prepared, folder, checkpoints, trainer)
         state, progress = loop.restore() if checkpoints.steps() else (loop.fresh, Progress())
         done = int(state.step)
         if done < config.steps and multihost.primary():

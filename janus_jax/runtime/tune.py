@@ -1,0 +1,90 @@
+"""Choose the cap of split, or the unit of wavek, on this hardware (JanusPipe, Figure 6).
+
+Phase times are measured in one step, memory is counted, what does not fit is left out, and the best few by
+simulation are run.
+"""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from janus_jax import schedule as schedules
+from janus_jax.graph import AtomGraph, LabelCounts
+from janus_jax.runtime import multihost
+from janus_jax.runtime.profile import Recorder
+from janus_jax.runtime.trainer import PipelineTrainer
+from janus_jax.train.state import TrainState
+
+CANDIDATES, STEPS = 3, 2
+SHARE = 0.8
+"""Of free device memory that micro-batches may keep; the rest is for what programs need while they run."""
+OPTION = {"split": "cap", "wavek": "unit"}
+
+
+def free_bytes() -> float | None:
+    """What is left on this process's fullest device; None where JAX does not know, as on CPUs."""
+    stats = [device.memory_stats() for device in jax.local_devices()]
+    if any(not s or "bytes_limit" not in s for s in stats):
+        return None
+    return SHARE * min(s["bytes_limit"] - s["bytes_in_use"] for s in stats if s)
+
+
+def tune(
+    trainer: PipelineTrainer,
+    state: TrainState,
+    micro_batches: Sequence[AtomGraph | None],
+    counts: LabelCounts,
+    name: str,
+    budget_bytes: float | None = None,
+) -> tuple[PipelineTrainer, dict[str, Any]]:
+    """(trainer with the best schedule, figures); all processes choose the same.
+
+    Args:
+        micro_batches, counts: of a global batch; all micro-batches have the shapes of the worst.
+        name: split or wavek.
+
+    Raises:
+        ScheduleError: nothing to tune, or nothing fits; says what the smallest needs.
+    """
+    batch = micro_batches, counts
+    schedule, stages = trainer.schedule, trainer.schedule.stages
+    graph = next(g for g in micro_batches if g is not None)
+    sizes = trainer.sizes(graph)
+    if name not in OPTION:
+        schedules.tune(name, stages, schedule.micro_batches, schedules.paper("UMA-1.2B"))  # says why not
+    jax.block_until_ready(trainer.step(state, *batch)[0])  # compiles
+    record = Recorder(trainer.executor)
+    jax.block_until_ready(trainer.step(state, *batch, record)[0])
+    times = record.timeline().times
+    _, tried = schedules.tune(name, stages, schedule.micro_batches, times, budget_bytes, sizes=sizes)
+    fitting = sorted((c for c in tried if c.fits), key=lambda choice: (choice.makespan, choice.memory))
+    runs = []
+    for choice in fitting[:CANDIDATES]:
+        option = {OPTION[name]: choice.value}
+        made = schedules.make(name, stages, schedule.micro_batches, times=times, **option)
+        one = trainer.with_schedule(made)
+        runs.append((_seconds(one, state, batch), choice, one))
+    seconds, best, chosen = min(runs, key=lambda entry: (entry[0], entry[1].memory))
+    figures = {
+        "schedule": name,
+        OPTION[name]: best.value,
+        "step_s": seconds,
+        "budget_bytes": budget_bytes,
+        "phase_s": {f"{op}{stage}": value for (op, stage), value in sorted((times.table or {}).items())},
+        "simulated": [dataclasses.asdict(choice) for choice in tried],
+        "measured": [{OPTION[name]: choice.value, "step_s": took} for took, choice, _ in runs],
+    }
+    return chosen, figures
+
+
+def _seconds(trainer: PipelineTrainer, state: TrainState, batch) -> float:
+    """Of the fastest of a few steps, as the slowest process sees it."""
+    found = []
+    for _ in range(STEPS):
+        began = time.perf_counter()
+        jax.block_until_ready(trainer.step(state, *batch)[0])
+        found.append(multihost.largest(int(1e6 * (time.perf_counter() - began))))
+    return min(found) / 1e6
