@@ -22,7 +22,6 @@ from janus_jax.schedule.simulate import Timeline
 from janus_jax.schedule.times import PhaseTimes
 from janus_jax.schedule.validate import carried, data
 
-
 SHORTEST = 1e-7
 """Seconds; a phase with nothing to do takes some time too."""
 
