@@ -86,9 +86,9 @@ class Step:
     def do(self, rank: int, position: int, instruction: Instruction) -> None:
         op, stage, micro = instruction
         if op in SEND:
-            return  # done with its receive, which follows in the order
-        if op in RECEIVE:
             self._transfer(rank, instruction)
+        elif op in RECEIVE:
+            return  # done with its send, which is just before it in the order
         elif rank in self.here:
             if op == "LM":
                 self._load(rank, micro)
@@ -105,9 +105,9 @@ class Step:
 
     # transfers
 
-    def _transfer(self, target: int, instruction: Instruction) -> None:
+    def _transfer(self, source: int, instruction: Instruction) -> None:
         stages = self.schedule.stages
-        source = self.schedule.virtual_device(peer(instruction.op, instruction.stage, stages))
+        target = self.schedule.virtual_device(peer(instruction.op, instruction.stage, stages))
         data, transport = carried(instruction, stages), self.owner.transport
         if transport.local(source, target):
             if source in self.here:

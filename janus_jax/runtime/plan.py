@@ -132,7 +132,7 @@ def _counted(stages: list[Stage], config: TrainConfig, schedule, capacity: Capac
         behind = size[stage + 1] if stage < last else 0.0
         messages["activation", virtual] = size[stage] if energy else behind + where
         messages["gradient", virtual] = behind if energy else size[stage] + where
-    return operations, Sizes(held, messages, _bytes(shapes))
+    return operations, Sizes(held, messages, (_bytes(shapes),) * len(schedule.devices))
 
 
 def _constant(model, stages: list[Stage], schedule, config: TrainConfig) -> list[dict[str, float]]:

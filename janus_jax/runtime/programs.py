@@ -25,6 +25,10 @@ from janus_jax.train.loss import LossConfig, LossTerms, energy_loss, force_loss
 NO_TERMS = LossTerms(*(np.zeros(()) for _ in dataclasses.fields(LossTerms)))
 
 
+ENERGIES_WAIT = {False: ("FE", "FF", "BF", "BFt", "BFr"), True: ("FE",)}
+"""Operations of the last stage after which its energies wait for the loss, by whether FE is run again for FF."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """A global batch on the host: micro-batches stacked over the devices of a rank, and where counts are known.
@@ -148,7 +152,7 @@ class Programs:
         sharding = self.layout.stacked((rank,))
         return self._cached(("ones", rank, shape), lambda: self._jit(lambda: jnp.ones(shape, dtype), sharding)())
 
-    def sizes(self, graph: AtomGraph, apart: frozenset[int]) -> Sizes:
+    def sizes(self, graph: AtomGraph, targets: Targets, apart: frozenset[int]) -> Sizes:
         """Bytes on a device of everything that a micro-batch leaves there; stages that never ran are cut for it."""
         shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), graph)
         place = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), Place.of(graph))
@@ -161,10 +165,17 @@ class Programs:
                 for step in cut:
                     name = "FE*" if part == "forces" and step.name == "FE" else step.name
                     held[name, stage] = float(cut.held_bytes(step.program))
+        energies, last = self._bytes(np.zeros_like(graph.charge, graph.positions.dtype)), len(self.stages) - 1
+        for name, stage in held:  # what waits for the loss
+            held[name, stage] += self._bytes(place) * ((name, stage) == ("FF", 0))
+            if name == "FE" and self.schedule.recompute and stage not in apart:  # features for FE*, and hb of BF
+                held[name, stage] += 2 * self._bytes(features[stage])
+            held[name, stage] += energies * (stage == last and name in ENERGIES_WAIT[self.schedule.recompute])
         ways = [("activation", v) for v in range(1, 2 * len(self.stages))]
         ways += [("gradient", v) for v in range(2 * len(self.stages) - 1)]
         messages = {(kind, v): self._bytes(self.message((kind, v, 0), apart, graph)) for kind, v in ways}
-        return Sizes(held, messages, self._bytes((graph, place.strain)))
+        bare, labels, where = self._bytes((graph, place.strain)), self._bytes(targets), self.loss_ranks.values()
+        return Sizes(held, messages, tuple(bare + labels * (rank in where) for rank in self.layout.everyone))
 
     def _bytes(self, tree: Any) -> float:
         """On one device, of stacked arrays or shapes."""

@@ -158,8 +158,10 @@ class PipelineTrainer:
 
     def sizes(self, graph: AtomGraph) -> Sizes:
         """Bytes that micro-batches shaped like this one leave on a device."""
-        stacked = jax.tree.map(lambda a: np.broadcast_to(a, (self.layout.width, *a.shape)), graph.replace(targets=None))
-        return self.programs.sizes(stacked, self.executor.apart)
+        width = self.layout.width
+        both = graph.replace(targets=None), graph.targets
+        bare, targets = jax.tree.map(lambda a: np.broadcast_to(a, (width, *a.shape)), both)
+        return self.programs.sizes(bare, targets, self.executor.apart)
 
     # AR
 

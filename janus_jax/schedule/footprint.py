@@ -22,13 +22,13 @@ class Sizes:
     Attributes:
         held: what a stage holds of a micro-batch after an operation, its graph not counted: (op, stage) -> bytes.
         messages: ("activation" or "gradient", virtual stage it goes to) -> bytes.
-        loaded: a micro-batch's graph.
+        loaded: a micro-batch's graph, and its labels where the loss is evaluated [devices]; or () for none.
         constant: parameters, optimizer state, gradients of each device [devices].
     """
 
     held: Mapping[tuple[str, int], float]
     messages: Mapping[tuple[str, int], float]
-    loaded: float = 0.0
+    loaded: tuple[float, ...] = ()
     constant: tuple[float, ...] = ()
 
 
@@ -43,6 +43,7 @@ def _device(schedule: Schedule, k: int, sizes: Sizes) -> np.ndarray:
     held: dict[tuple, float] = {}
     messages: dict[Data, float] = {}
     graphs: set[int] = set()
+    loaded = sizes.loaded[k] if sizes.loaded else 0.0
     curve = []
     for position, instruction in enumerate(schedule.devices[k]):
         op, _, micro = instruction
@@ -57,7 +58,7 @@ def _device(schedule: Schedule, k: int, sizes: Sizes) -> np.ndarray:
             _compute(schedule, named[position], sizes, held, messages)
             if last[micro] == position:
                 graphs.discard(micro)
-        curve.append(sum(held.values()) + sum(messages.values()) + sizes.loaded * len(graphs))
+        curve.append(sum(held.values()) + sum(messages.values()) + loaded * len(graphs))
     return np.array(curve)
 
 
@@ -68,8 +69,9 @@ def _compute(schedule: Schedule, key, sizes: Sizes, held: dict[tuple, float], me
     held[chain] = sizes.held[op.rstrip("*") if op == "FE*" and (op, stage) not in sizes.held else op, stage]
     if not held[chain]:
         del held[chain]
-    if op != "FE*":  # FE* only looks at what FF takes
-        for need in needs(key, schedule.stages, split=schedule.split, recompute=schedule.recompute):
+    if op != "FE*":
+        taking = ("FE*", stage, micro) if op == "FF" and schedule.recompute else key  # FF takes what FE* looked at
+        for need in needs(taking, schedule.stages, split=schedule.split, recompute=schedule.recompute):
             what = data(need, key, schedule.stages)
             if what is not None:
                 messages.pop(what, None)

@@ -61,10 +61,10 @@ def test_the_footprint_ends_empty_and_follows_the_schedule(name):
     last = {"BE", "BEw"} | ({"BF"} if schedule.recompute else set())
     held = {(op, s): 0.0 if op in last else 1.0 for op in ops for s in range(3)}
     messages = {(kind, v): 0.25 for kind in ("activation", "gradient") for v in range(6)}
-    curves = footprint(schedule, Sizes(held, messages, loaded=0.5))
+    curves = footprint(schedule, Sizes(held, messages, (0.5,) * 3))
     assert all(curve[-1] == 0 for curve in curves)
     assert all((curve >= 0).all() for curve in curves)
-    timeline = simulate(schedule, TYPICAL, sizes=Sizes(held, messages, loaded=0.5))
+    timeline = simulate(schedule, TYPICAL, sizes=Sizes(held, messages, (0.5,) * 3))
     np.testing.assert_array_equal(timeline.peak_memory, [curve.max() for curve in curves])
     if not schedule.recompute:
         plain = footprint(schedule, Sizes(held, dict.fromkeys(messages, 0.0)))
@@ -84,7 +84,7 @@ def test_the_global_order_keeps_each_devices_own_and_pairs_transfers(name):
 def test_split_holds_no_more_than_wavek():
     """Residuals in flight at equal N, cap P against unit P."""
     ops = ("FE", "FF", "BF", "BFt", "BFr", "BE", "BEh", "BEw")
-    sizes = {"FE": 1.0, "FF": 2.0, "BF": 2.0, "BFt": 2.5, "BFr": 2.0, "BEh": 1.5, "BE": 0.0, "BEw": 0.0}
+    sizes = {"FE": 1.0, "FF": 2.0, "BF": 2.0, "BFt": 2.0, "BFr": 2.0, "BEh": 1.5, "BE": 0.0, "BEw": 0.0}
     held = {(op, s): sizes[op] for op in ops for s in range(4)}
     none = {(kind, v): 0.0 for kind in ("activation", "gradient") for v in range(8)}
     peaks = [
