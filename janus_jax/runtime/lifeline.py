@@ -45,10 +45,11 @@ class Lifeline:
         threading.Thread(target=self._wait, args=(connection, other), daemon=True, name="lifeline").start()
 
     def _wait(self, connection: socket.socket, other: int) -> None:
-        try:
-            word = connection.recv(len(FAREWELL))
-        except OSError:
-            word = b""
+        with connection:
+            try:
+                word = connection.recv(len(FAREWELL))
+            except OSError:
+                word = b""
         if word != FAREWELL and not self.ended:
             self.lost(other)
 

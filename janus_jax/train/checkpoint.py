@@ -69,6 +69,18 @@ class _PartsHandler(ocp.type_handlers.ArrayHandler):
         mine, infos, given = zip(*here, strict=True)
         return await super().serialize(mine, infos, given if args else None)
 
+    async def deserialize(self, infos, args=None):
+        """Arrays of other processes are nothing but their shapes here."""
+        pairs = list(zip(infos, args or [], strict=True))
+        found = [None if arg.sharding.addressable_devices else _elsewhere(arg) for _, arg in pairs]
+        here = [pair for pair, array in zip(pairs, found, strict=True) if array is None]
+        read = iter(await super().deserialize(*zip(*here, strict=True)) if here else [])
+        return [next(read) if array is None else array for array in found]
+
+
+def _elsewhere(arg: Any) -> jax.Array:
+    return jax.make_array_from_single_device_arrays(arg.global_shape, arg.sharding, [], dtype=arg.dtype)
+
 
 def _metric(metrics: dict[str, float]) -> float:
     return metrics.get(METRIC, math.inf)
@@ -86,6 +98,7 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
         options = ocp.CheckpointManagerOptions(preservation_policy=self, best_fn=_metric, best_mode="min")
         self.folder = Path(folder).absolute()
         if jax.process_count() > 1:
+            logging.getLogger("absl").setLevel(logging.ERROR)  # that a handler is replaced is meant
             ocp.type_handlers.register_type_handler(jax.Array, _PartsHandler(primary_host=None), override=True)
         self.manager = ocp.CheckpointManager(self.folder, options=options)
 
