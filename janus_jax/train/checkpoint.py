@@ -72,7 +72,7 @@ class _PartsHandler(ocp.type_handlers.ArrayHandler):
     async def deserialize(self, infos, args=None):
         """Arrays of other processes are nothing but their shapes here."""
         pairs = list(zip(infos, args or [], strict=True))
-        found = [None if arg.sharding.addressable_devices else _elsewhere(arg) for _, arg in pairs]
+        found = [None if arg.sharding.addressable_devices else _elsewhere(arg) for _, arg in pairs]  # type: ignore[attr-defined]
         here = [pair for pair, array in zip(pairs, found, strict=True) if array is None]
         read = iter(await super().deserialize(*zip(*here, strict=True)) if here else [])
         return [next(read) if array is None else array for array in found]
