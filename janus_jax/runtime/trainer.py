@@ -28,6 +28,7 @@ from janus_jax.runtime.predict import PipelinePredictor
 from janus_jax.runtime.programs import NO_TERMS, Batch, Programs
 from janus_jax.runtime.transport import Transport
 from janus_jax.schedule import Schedule, Sizes
+from janus_jax.schedule.split import effort
 from janus_jax.schedule.times import TYPICAL
 from janus_jax.stages import cut_model
 from janus_jax.train import optimizer
@@ -59,12 +60,14 @@ class PipelineTrainer:
         pipeline: PipelineConfig,
         micro_batches: int,
         *,
+        schedule: Schedule | None = None,
         compiler_options: dict[str, Any] | None = None,
     ):
         self.single = Trainer(model, config, steps, weights)
         self.config, self.mesh, self.method = config, mesh, self.single.method
         self.graphdef = self.single.graphdef
-        self.schedule = make_schedule(pipeline, mesh.pipe, balance.shared(micro_batches, mesh.data))
+        share = balance.shared(micro_batches, mesh.data)
+        self.schedule = schedule or make_schedule(pipeline, mesh.pipe, share)
         blocks = pipeline.blocks or balance.blocks(model, mesh.pipe)
         self.stages = cut_model(model, balance.checked(blocks, model, mesh.pipe))
         self.layout = Layout.of(mesh)
@@ -267,6 +270,12 @@ def _stacked(trees: Sequence[Any], data: int) -> tuple:
     return tuple(jax.tree.map(lambda *arrays: np.stack(arrays), *run) for run in runs)
 
 
+def named(name: str, stages: int, micro_batches: int, times: schedules.PhaseTimes = TYPICAL, **options) -> Schedule:
+    """A schedule by name, the same on every machine."""
+    search = {"trials": effort(stages, micro_batches)} if name == "split" else {}
+    return schedules.make(name, stages, micro_batches, times=times, **options, **search)
+
+
 def make_schedule(
     config: PipelineConfig, stages: int, micro_batches: int, times: schedules.PhaseTimes = TYPICAL
 ) -> Schedule:
@@ -276,7 +285,7 @@ def make_schedule(
         ScheduleError: it is for other numbers, or cannot be run.
     """
     if config.schedule in schedules.NAMES:
-        return schedules.make(config.schedule, stages, micro_batches, unit=config.unit, cap=config.cap, times=times)
+        return named(config.schedule, stages, micro_batches, times, unit=config.unit, cap=config.cap)
     path = Path(config.schedule)
     if not path.exists():
         raise UnknownNameError("pipeline.schedule (no such file either)", config.schedule, schedules.NAMES)

@@ -15,7 +15,8 @@ from janus_jax import schedule as schedules
 from janus_jax.graph import AtomGraph, LabelCounts
 from janus_jax.runtime import multihost
 from janus_jax.runtime.profile import Recorder
-from janus_jax.runtime.trainer import PipelineTrainer
+from janus_jax.runtime.trainer import PipelineTrainer, named
+from janus_jax.schedule.split import effort
 from janus_jax.train.state import TrainState
 
 CANDIDATES, STEPS = 3, 2
@@ -59,12 +60,12 @@ def tune(
     record = Recorder(trainer.executor)
     jax.block_until_ready(trainer.step(state, *batch, record)[0])
     times = record.timeline().times
-    _, tried = schedules.tune(name, stages, schedule.micro_batches, times, budget_bytes, sizes=sizes)
+    search: dict[str, Any] = {"trials": effort(stages, schedule.micro_batches)} if name == "split" else {}
+    _, tried = schedules.tune(name, stages, schedule.micro_batches, times, budget_bytes, sizes=sizes, **search)
     fitting = sorted((c for c in tried if c.fits), key=lambda choice: (choice.makespan, choice.memory))
     runs = []
     for choice in fitting[:CANDIDATES]:
-        option = {OPTION[name]: choice.value}
-        made = schedules.make(name, stages, schedule.micro_batches, times=times, **option)
+        made = named(name, stages, schedule.micro_batches, times, **{OPTION[name]: choice.value})
         one = trainer.with_schedule(made)
         runs.append((_seconds(one, state, batch), choice, one))
     seconds, best, chosen = min(runs, key=lambda entry: (entry[0], entry[1].memory))

@@ -189,6 +189,11 @@ def lower_bound(stages: int, micro_batches: int, times: PhaseTimes, cap: int | N
     return max(bound, first + work - largest(["FE", "FF", "BFt", "BFr"]))
 
 
+def effort(stages: int, micro_batches: int) -> int:
+    """Trials that take about a second; a number, so that all processes and all resumed runs find the same."""
+    return 10 + 500_000 // (len(OPS) * stages * micro_batches)
+
+
 def split(
     stages: int,
     micro_batches: int,

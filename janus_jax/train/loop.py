@@ -19,7 +19,7 @@ from janus_jax.runtime import multihost
 from janus_jax.runtime import tune as tuning
 from janus_jax.runtime.profile import Recorder
 from janus_jax.runtime.trainer import PipelineTrainer
-from janus_jax.schedule import chrome_trace, simulate, svg
+from janus_jax.schedule import Schedule, chrome_trace, simulate, svg
 from janus_jax.train import optimizer
 from janus_jax.train.checkpoint import Checkpoints
 from janus_jax.train.config import TrainConfig
@@ -88,8 +88,11 @@ def agreed(reason: str | None) -> str | None:
     return REASONS[multihost.largest(REASONS.index(reason))]
 
 
-def make_trainer(config: TrainConfig, model: Potential) -> Trainer | PipelineTrainer:
+def make_trainer(config: TrainConfig, model: Potential, schedule: Schedule | None = None) -> Trainer | PipelineTrainer:
     """What runs the steps: one device, or a grid of them.
+
+    Args:
+        schedule: of the pipeline; None: made from the configuration.
 
     Raises:
         MeshError, ScheduleError: model, batch, devices and schedule do not fit together.
@@ -97,7 +100,7 @@ def make_trainer(config: TrainConfig, model: Potential) -> Trainer | PipelineTra
     common = model, config.optimizer, config.steps, config.loss
     if config.mesh.devices == 1:
         return Trainer(*common)
-    return PipelineTrainer(*common, config.mesh, config.pipeline, config.batch.micro_batches)
+    return PipelineTrainer(*common, config.mesh, config.pipeline, config.batch.micro_batches, schedule=schedule)
 
 
 def tuned(

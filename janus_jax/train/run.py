@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from janus_jax import bundle, configuration
+from janus_jax import bundle, configuration, schedule
 from janus_jax.errors import ConfigError, MissingPackageError
 from janus_jax.models.potential import Potential
 from janus_jax.runtime import multihost
@@ -38,6 +38,8 @@ from janus_jax.train.trackers import Csv, JsonLines, TensorBoard, Tracker, Weigh
 
 START_FILE = "start.janus"
 """Copy of the model that a run was started from."""
+SCHEDULE_FILE = "schedule.txt"
+"""Of the pipeline, as it runs."""
 MAY_CHANGE = (
     "steps", "validate_every", "patience", "checkpoint", "tracking", "data.workers", "data.memory_mib", "mesh",
     "pipeline",
@@ -84,6 +86,7 @@ def run(config: TrainConfig, *, tune: bool = False) -> RunResult:
         config = config.model_copy(update={"start_from": str(folder / START_FILE), "model": prepared.model.config})
     if primary:
         (folder / "config.yaml").write_text(configuration.dump(config))
+        _keep_schedule(folder, trainer)
         if found is not None:
             (folder / "tune.json").write_text(json.dumps(found, indent=1) + "\n")
     multihost.wait_for_all("the run folder")
@@ -108,11 +111,23 @@ def resume(folder: str | Path, overrides: Sequence[str] = ()) -> RunResult:
         config = config.model_copy(update={"start_from": str(Path(folder) / START_FILE)})
     _check_packages(config)
     prepared = prepare(config)
+    kept = Path(folder) / SCHEDULE_FILE
+    same = kept.exists() and not any(text.startswith(("mesh", "pipeline")) for text in overrides)
+    trainer = make_trainer(config, prepared.model, schedule.from_text(kept.read_text()) if same else None)
+    multihost.wait_for_all("the run folder")
     if overrides and multihost.primary():
+        if not same:
+            _keep_schedule(Path(folder), trainer)
         partial = path.with_name("config.yaml.partial")
         partial.write_text(configuration.dump(config))
         partial.replace(path)
-    return _go(config, prepared, Path(folder), began)
+    return _go(config, prepared, Path(folder), began, trainer)
+
+
+def _keep_schedule(folder: Path, trainer: Trainer | PipelineTrainer) -> None:
+    """Orders of addition are part of a run that goes on bit for bit."""
+    if isinstance(trainer, PipelineTrainer):
+        (folder / SCHEDULE_FILE).write_text(schedule.to_text(trainer.schedule))
 
 
 def _check_packages(config: TrainConfig) -> None:
