@@ -6,12 +6,11 @@ dropped. 4-6 make WaveK: micro-batches in units of k, each a forward wave and a 
 boundaries inside and between units overlapped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from janus_jax.schedule.instructions import Instruction, Schedule, folded, stage_of
-from janus_jax.schedule.lowering import computations, lower, timed
-from janus_jax.schedule.times import UNIT
+from janus_jax.schedule.instructions import COMPUTE, Instruction, Schedule, folded, stage_of
+from janus_jax.schedule.lowering import computations, lower
 
 Order = tuple[tuple[Instruction, ...], ...]
 """Computations of each device."""
@@ -54,33 +53,52 @@ def pass_1_remap(first_order: Schedule) -> Schedule:
 
 
 def pass_2_fold(remapped: Schedule) -> Schedule:
-    """Virtual stages s and 2P - 1 - s are merged onto device s, along the time axis of equal phases.
+    """Virtual stages s and 2P - 1 - s are merged onto device s, which does one thing at a time.
 
-    At equal times energy goes before force in the forward flow, force before energy in the backward flow.
+    The order is that of Figure 3. Device d starts with P - d FE, then FF and FE take turns until 2P - 1 FE
+    are done; from then on each round is BF, BE of the micro-batch P - 1 - d rounds earlier, FF, FE.
     """
-    stages = remapped.stages
-    groups: list[list[tuple[float, int, list[Instruction]]]] = [[] for _ in range(stages)]
-    start = timed(remapped, UNIT)
-    for v, instructions in enumerate(remapped.devices):
-        stage, kind = stage_of(v, stages)
-        waiting: list[Instruction] = []
-        for instruction in instructions:
-            if instruction.op in ("AR", "OS"):
-                continue
+    stages, n = remapped.stages, remapped.micro_batches
+    groups: dict[tuple[str, int, int], list[Instruction]] = {}
+    for instructions in remapped.devices:
+        before, latest = [], []
+        for instruction in instructions[:-2]:  # AR and OS come last
             if instruction.op[0] == "S":
-                groups[stage][-1][2].append(instruction)
+                latest.append(instruction)
                 continue
-            waiting.append(instruction)
-            if instruction.op in ("FE", "FF", "BF", "BE"):
-                first = kind == ("E" if instruction.op[0] == "F" else "F")
-                groups[stage].append((start[instruction][0], 0 if first else 1, waiting))
-                waiting = []
+            before.append(instruction)
+            if instruction.op in COMPUTE:
+                groups[instruction.op, instruction.stage, instruction.micro] = latest = before
+                before = []
     ends = (Instruction("AR"), Instruction("OS"))
     lists = []
-    for device in groups:
-        ordered = sorted(device, key=lambda group: group[:2])
-        lists.append((*(instruction for group in ordered for instruction in group[2]), *ends))
+    for device in range(stages):
+        ordered = (groups[op, device, m] for op, m in _folded_order(device, stages, n))
+        lists.append((*(instruction for group in ordered for instruction in group), *ends))
     return remapped.replace(name="folded", devices=tuple(lists), force_device=folded(stages))
+
+
+def _folded_order(device: int, stages: int, micro_batches: int) -> Iterator[tuple[str, int]]:
+    """(phase, micro-batch) of a device after folding."""
+    count = {"FE": 0, "FF": 0, "BF": 0, "BE": 0}
+
+    def some(op: str, number: int = 1) -> Iterator[tuple[str, int]]:
+        for _ in range(number):
+            if count[op] < micro_batches:
+                yield op, count[op]
+                count[op] += 1
+
+    yield from some("FE", stages - device)
+    for _ in range(max(1, stages - 1 + device)):
+        yield from some("FF")
+        yield from some("FE")
+    lag = stages - 1 - device
+    for turn in range(micro_batches + lag):
+        yield from some("BF")
+        if turn >= lag:
+            yield from some("BE")
+        yield from some("FF")
+        yield from some("FE")
 
 
 def pass_3_prune(folded_schedule: Schedule) -> Schedule:

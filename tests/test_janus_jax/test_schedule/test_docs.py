@@ -42,6 +42,19 @@ def examples() -> dict[str, str]:
     }
 
 
+FIGURE_3 = (
+    "0 1 2 0 3 1 4 0 2 5 1 3 2 0 4 3 1 5 4 2 5 3 4 5",
+    "0 1 0 2 1 3 2 4 0 3 5 1 0 4 2 1 5 3 2 4 3 5 4 5",
+    "0 0 1 1 2 2 3 3 4 0 0 4 5 1 1 5 2 2 3 3 4 4 5 5",
+)
+"""Micro-batches of each device in the paper's final list."""
+
+
+def test_symfold_is_that_of_figure_3():
+    symfold = passes.symfold(3, 6)
+    assert tuple(" ".join(str(i.micro) for i in device) for device in symfold.compute()) == FIGURE_3
+
+
 def section() -> str:
     return "\n\n".join(f"{title}:\n\n{text}" for title, text in examples().items())
 
