@@ -22,6 +22,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     use_precision(config.precision)
     if arguments.times and arguments.model:
         raise ScheduleError("give --times or --model, not both")
+    if arguments.split and not arguments.times:
+        raise ScheduleError("--split gives parts of --times; give both")
     times = None
     if arguments.times:
         times = PhaseTimes(numbers(arguments.times), numbers(arguments.split))

@@ -4,10 +4,11 @@ import argparse
 import logging
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from janus_jax.cli._tables import show_metrics
-from janus_jax.errors import ConfigError
+from janus_jax.errors import ConfigError, JanusError
 
 if TYPE_CHECKING:
     from janus_jax.train.config import TrainConfig
@@ -45,12 +46,27 @@ def set_up(config: "TrainConfig") -> None:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    from pathlib import Path
-
     from janus_jax.cli._logging import to_stderr
-    from janus_jax.train import run as training
 
     to_stderr()
+    if arguments.resume is not None and arguments.tune:
+        raise ConfigError("--tune belongs to a new run; a resumed one keeps its schedule.")
+    try:
+        return _train(arguments)
+    except BaseException as error:  # one process of several must not leave the others waiting
+        from janus_jax.runtime import multihost
+
+        if arguments.debug or not isinstance(error, JanusError | OSError | KeyboardInterrupt):
+            traceback.print_exc()
+        multihost.fail(str(error) or type(error).__name__)
+        raise
+
+
+def _train(arguments: argparse.Namespace) -> dict[str, Any]:
+    from pathlib import Path
+
+    from janus_jax.train import run as training
+
     if arguments.resume is None:
         config = configure(arguments.arguments)
         set_up(config)

@@ -19,6 +19,7 @@ import jax
 
 from janus_jax.phases import Cut
 from janus_jax.runtime.programs import Programs
+from janus_jax.runtime.sizes import apart
 from janus_jax.runtime.transport import Transport
 from janus_jax.schedule.dependencies import keys
 from janus_jax.schedule.instructions import COMPUTE, RECEIVE, SEND, Instruction, Schedule, peer
@@ -51,9 +52,7 @@ class Executor:
         self.transport, self.forward = transport, forward
         self.order = [entry for entry in global_order(schedule) if not forward or entry[2].op in FORWARD]
         self.named = [dict(keys(list_, schedule, k)) for k, list_ in enumerate(schedule.devices)]
-        self.apart = frozenset(
-            s for s in range(1, schedule.stages) if schedule.energy_device[s] != schedule.force_device[s]
-        )
+        self.apart = apart(schedule)
 
     def run(self, params, batch, observe=None) -> "Step":
         """Dispatch one step; returns before it has been computed."""
@@ -117,7 +116,7 @@ class Step:
         if not {source, target} & self.here:
             return
         graph = self.batch.micro_batches[data[2]]
-        shapes, tree = jax.tree.flatten(Message(*self.programs.message(data, self.owner.apart, graph)))
+        shapes, tree = jax.tree.flatten(Message(*self.programs.message(data, graph)))
         leaves = jax.tree.leaves(self.outbox.pop((source, data))) if source in self.here else None
         moved = transport.exchange(leaves, shapes, source, target)
         if moved is not None:
@@ -170,7 +169,7 @@ class Step:
         h, carry = message.main, dict(message.carry)
         if stage in self.owner.apart:
             carry[stage] = h
-        elif self.schedule.recompute:
+        elif self.schedule.recompute and stage:
             self.stash["h", stage, micro] = h
         out = self._run(rank, self._part(True), "FE", stage, micro, self._inputs(rank, stage, micro, h))
         if stage == self.last:
@@ -182,7 +181,8 @@ class Step:
     def _FE_again(self, rank: int, stage: int, micro: int) -> None:
         virtual = 2 * self.last + 1 - stage
         message = self.inbox[rank, ("activation", virtual, micro)]
-        h = message.carry[stage] if stage in self.owner.apart else self.stash.pop(("h", stage, micro))
+        kept = message.carry if stage in self.owner.apart else {stage: self.stash.pop(("h", stage, micro), ())}
+        h = kept[stage]
         self._run(rank, "forces", "FE", stage, micro, self._inputs(rank, stage, micro, h))
 
     def _FF(self, rank: int, stage: int, micro: int) -> None:

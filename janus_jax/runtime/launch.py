@@ -26,7 +26,8 @@ def launch(count: int, arguments: Sequence[str]) -> int:
         environment = {**os.environ, COORDINATOR: address, COUNT: str(count), NUMBER: str(number)}
         quiet = None if number == 0 else subprocess.DEVNULL
         command = [sys.executable, "-m", "janus_jax.cli.main", *arguments]
-        processes.append(subprocess.Popen(command, env=environment, stdout=quiet))
+        # a session of its own: Ctrl-C comes through this process, once
+        processes.append(subprocess.Popen(command, env=environment, stdout=quiet, start_new_session=True))
     try:
         return _watch(processes)
     finally:
@@ -70,11 +71,8 @@ def _stop(processes: list[subprocess.Popen], failed: int) -> int:
     """The others have nobody to talk to; they cannot finish their step."""
     status = processes[failed].returncode
     how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-    print(
-        f"janus-jax: process {failed} {how}; the others are stopped. "
-        "Go on from the last checkpoint with: janus-jax launch ... -- train --resume RUN",
-        file=sys.stderr,
-    )
+    hint = "" if status > 0 else " Go on from the last checkpoint with: janus-jax launch ... -- train --resume RUN"
+    print(f"janus-jax: process {failed} {how}; the others are stopped.{hint}", file=sys.stderr)
     for process in processes:
         if process.poll() is None:
             process.terminate()

@@ -21,22 +21,30 @@ class Lifeline:
         number, count: of this process and of all.
         agree: gives the text of process 0 to all; called once by each.
         lost: what to do when a process has gone; its number is given.
+        host: by which the others reach process 0; None: its name.
     """
 
-    def __init__(self, number: int, count: int, agree: Callable[[str], str], lost: Callable[[int], None] | None = None):
+    def __init__(
+        self,
+        number: int,
+        count: int,
+        agree: Callable[[str], str],
+        lost: Callable[[int], None] | None = None,
+        host: str | None = None,
+    ):
         self.lost = lost or stop
         self.ended = False
         self.sockets: list[socket.socket] = []
         if number == 0:
             with socket.create_server(("", 0)) as server:
-                agree(f"{socket.gethostname()}:{server.getsockname()[1]}")
+                agree(f"{host or socket.gethostname()}:{server.getsockname()[1]}")
                 self.sockets = [server.accept()[0] for _ in range(count - 1)]
             for connection in self.sockets:
                 other = int.from_bytes(connection.recv(4), "big")
                 self._watch(connection, other)
         else:
-            host, _, port = agree("").rpartition(":")
-            connection = socket.create_connection((_reachable(host), int(port)))
+            where, _, port = agree("").rpartition(":")
+            connection = socket.create_connection((where, int(port)))
             connection.sendall(number.to_bytes(4, "big"))
             self.sockets = [connection]
             self._watch(connection, 0)
@@ -61,15 +69,6 @@ class Lifeline:
                 connection.sendall(FAREWELL)
             except OSError:
                 continue
-
-
-def _reachable(host: str) -> str:
-    """The host, or this machine's own address if the name does not resolve and it is this machine."""
-    try:
-        socket.getaddrinfo(host, None)
-    except OSError:
-        return "localhost"
-    return host
 
 
 def stop(other: int) -> None:

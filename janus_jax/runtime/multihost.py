@@ -5,6 +5,8 @@ Everything here does nothing in a run of one process.
 """
 
 import os
+import sys
+import time
 
 import numpy as np
 
@@ -14,16 +16,16 @@ from janus_jax.runtime.lifeline import Lifeline
 COORDINATOR, COUNT, NUMBER = "JANUS_JAX_COORDINATOR", "JANUS_JAX_PROCESSES", "JANUS_JAX_PROCESS"
 HEARTBEAT_SECONDS = 20
 """A process that has not been heard of for so long is taken for dead, and the others stop."""
-CLUSTERS = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+CLUSTERS = {"SLURM_STEP_NUM_TASKS": "SLURM_STEP_NODELIST", "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_SIZE"}
+"""Variables with the number of processes, and what must be there for JAX to find them: srun's, not sbatch's."""
 _lines: list[Lifeline] = []
 
 
 def processes() -> int:
     """How many processes the environment says there are."""
-    for name in (COUNT, *CLUSTERS):
-        if name in os.environ:
-            return int(os.environ[name])
-    return 1
+    if COUNT in os.environ:
+        return int(os.environ[COUNT])
+    return next((int(os.environ[n]) for n, also in CLUSTERS.items() if n in os.environ and also in os.environ), 1)
 
 
 def start(devices: int) -> None:
@@ -43,14 +45,17 @@ def start(devices: int) -> None:
     if devices > 1 and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", devices // count)
     if count > 1:
-        given = COUNT in os.environ
-        jax.distributed.initialize(
-            coordinator_address=os.environ[COORDINATOR] if given else None,
-            num_processes=count if given else None,
-            process_id=int(os.environ[NUMBER]) if given else None,
-            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-        )
-        line = Lifeline(jax.process_index(), count, text_of_primary)
+        here = {}
+        if COUNT in os.environ:  # processes of `launch` share the accelerators of this machine
+            number, share = int(os.environ[NUMBER]), devices // count
+            here = {
+                "coordinator_address": os.environ[COORDINATOR], "num_processes": count, "process_id": number,
+                "local_device_ids": list(range(number * share, (number + 1) * share)),
+                "cluster_detection_method": "deactivate",
+            }  # fmt: skip
+        jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS, **here)
+        host = os.environ[COORDINATOR].rpartition(":")[0] if COORDINATOR in os.environ else None
+        line = Lifeline(jax.process_index(), count, text_of_primary, host=host)
         _lines.append(line)
 
 
@@ -59,6 +64,15 @@ def finish() -> None:
     for line in _lines:
         line.end()
     _lines.clear()
+
+
+def fail(text: str) -> None:
+    """End a process of several that cannot go on, so that the others stop; returns where it is the only one."""
+    if not _lines:
+        return
+    time.sleep(1.0)  # if another has gone, the lifeline says so, which is the reason
+    print(f"janus-jax: process {os.environ.get(NUMBER, '')}: {text}".replace(" :", ":"), file=sys.stderr, flush=True)
+    os._exit(2)
 
 
 def primary() -> bool:

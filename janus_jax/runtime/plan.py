@@ -9,18 +9,23 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from janus_jax import bundle
 from janus_jax import schedule as schedules
-from janus_jax.graph import AtomGraph, Capacity
+from janus_jax.errors import ConfigError
+from janus_jax.graph import AtomGraph, Capacity, Targets
 from janus_jax.models import build, convert
 from janus_jax.phases import Phases
 from janus_jax.phases.cost import flops
 from janus_jax.runtime import balance
 from janus_jax.runtime.groups import make_groups
+from janus_jax.runtime.sizes import sizes
 from janus_jax.runtime.trainer import make_schedule
 from janus_jax.schedule import PhaseTimes, Sizes, Timeline
+from janus_jax.schedule.dependencies import expected
 from janus_jax.schedule.instructions import SEND, peer
 from janus_jax.stages import Place, Stage, blank_graph, cut_model
 from janus_jax.train import optimizer
@@ -53,6 +58,10 @@ def plan(config: TrainConfig, neighbors: float | None = None, times: PhaseTimes 
     Raises:
         MeshError, ScheduleError: model, batch and mesh do not fit together.
     """
+    if neighbors is not None and not neighbors > 0:
+        raise ConfigError(f"{neighbors:g} neighbors: edges per atom must be a positive number.")
+    if config.start_from:
+        config = config.model_copy(update={"model": bundle.load(config.start_from).config})
     mesh, pipeline = config.mesh, config.pipeline
     model = nnx.eval_shape(lambda: convert.cast(build(config.model, rngs=nnx.Rngs(0)), config.precision))
     blocks = balance.checked(pipeline.blocks or balance.blocks(model, mesh.pipe), model, mesh.pipe)
@@ -63,7 +72,7 @@ def plan(config: TrainConfig, neighbors: float | None = None, times: PhaseTimes 
     atoms = config.batch.atoms
     capacity = Capacity(atoms, math.ceil(atoms * neighbors), max(1, atoms // 25))
     schedule = make_schedule(pipeline, mesh.pipe, micro_batches)
-    operations, sizes = _counted(stages, config, schedule, capacity)
+    operations, bytes_ = _counted(stages, config, schedule, capacity)
     if times is None:
         unit = float(np.mean([value for (op, _), value in operations.items() if op == "FE"]))
         timing = PhaseTimes.measured({key: value / unit for key, value in operations.items()})
@@ -71,15 +80,14 @@ def plan(config: TrainConfig, neighbors: float | None = None, times: PhaseTimes 
         timing = times
     schedule = make_schedule(pipeline, mesh.pipe, micro_batches, timing)
     constant = _constant(model, stages, schedule, config)
-    timeline = schedules.simulate(schedule, timing, sizes=sizes)
-    rows = []
+    timeline = schedules.simulate(schedule, timing, sizes=bytes_)
+    rows, where = [], expected(schedule)
     for k, memory in enumerate(constant):
-        mine = [s for s in range(mesh.pipe) if k in (schedule.energy_device[s], schedule.force_device[s])]
-        work = sum(value for (op, s), value in operations.items() if s in mine)
+        work = sum(operations[op, s] for (op, s, micro), device in where.items() if device == k and not micro)
         activations = float(timeline.peak_memory[k])
         rows.append({**memory, "activations": activations, "bytes": sum(memory.values()) + activations, "flop": work})
     sends = [i for _, _, i in schedule if i.op in SEND]
-    moved = sum(sizes.messages[_message(i, mesh.pipe)] for i in sends)
+    moved = sum(bytes_.messages[_message(i, mesh.pipe)] for i in sends)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
     figures: dict[str, Any] = {
         "parameters": parameters,
@@ -124,15 +132,17 @@ def _counted(stages: list[Stage], config: TrainConfig, schedule, capacity: Capac
                 operations[name, number] = sum(flops(cut.trace.equations[i]) for i in step.program.equations)
                 held[name, number] = float(cut.held_bytes(step.program))
         h = jax.eval_shape(stage.function, stage.params, h, place, (shapes, stage.fixed))
-    size = [_bytes(f) for f in features] + [0.0]
-    where, last = _bytes(place), len(stages) - 1
-    messages = {}
-    for virtual in range(2 * len(stages)):
-        stage, energy = (virtual, True) if virtual <= last else (2 * last + 1 - virtual, False)
-        behind = size[stage + 1] if stage < last else 0.0
-        messages["activation", virtual] = size[stage] if energy else behind + where
-        messages["gradient", virtual] = behind if energy else size[stage] + where
-    return operations, Sizes(held, messages, (_bytes(shapes),) * len(schedule.devices))
+    targets = jax.eval_shape(_targets, shapes)
+    energies = jax.ShapeDtypeStruct(shapes.charge.shape, shapes.positions.dtype)
+    return operations, sizes(schedule, held, features, place, (shapes, place.strain), targets, energies, _bytes)
+
+
+def _targets(graph: AtomGraph) -> Targets:
+    structures = jnp.zeros(graph.charge.shape, graph.positions.dtype)
+    return Targets(
+        structures, graph.structure_mask, jnp.zeros_like(graph.positions), graph.atom_mask,
+        jnp.zeros_like(graph.cell), graph.structure_mask, structures,
+    )  # fmt: skip
 
 
 def _constant(model, stages: list[Stage], schedule, config: TrainConfig) -> list[dict[str, float]]:

@@ -1,6 +1,7 @@
 """Predictions of a model whose parameters are spread over a pipeline, many batches on their way at once."""
 
 from collections.abc import Sequence
+from itertools import batched
 from typing import TYPE_CHECKING
 
 import jax
@@ -29,6 +30,9 @@ class PipelinePredictor(Predictor):
         self.width = trainer.mesh.data * trainer.schedule.micro_batches
 
     def compute(self, graphs: Sequence[AtomGraph]) -> list[Prediction]:
+        return [found for some in batched(graphs, self.width) for found in self._together(some)]
+
+    def _together(self, graphs: Sequence[AtomGraph]) -> list[Prediction]:
         trainer, data = self.trainer, self.trainer.mesh.data
         filled = [*graphs, *[graphs[-1]] * (self.width - len(graphs))]  # as many as the schedule is for
         batch = trainer.batch(filled, None)

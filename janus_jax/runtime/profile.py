@@ -33,6 +33,8 @@ class Recorder:
         self.executor, schedule = executor, executor.schedule
         shape = [len(device) for device in schedule.devices]
         self.dispatched, self.ended = ([np.full(n, np.nan) for n in shape] for _ in range(2))
+        multihost.wait_for_all("recording starts")
+        self.zero = time.perf_counter()  # clocks of different machines have different origins
         self.queues: dict[tuple[int, bool], queue.Queue] = {}
         self.threads: list[threading.Thread] = []
         for rank in executor.layout.here:
@@ -45,7 +47,7 @@ class Recorder:
     def __call__(self, step: Step, rank: int, position: int, instruction: Instruction) -> None:
         if rank not in self.executor.layout.here:
             return
-        self.dispatched[rank][position] = time.perf_counter()
+        self.dispatched[rank][position] = time.perf_counter() - self.zero
         if instruction.op in COMPUTE:
             self.queues[rank, False].put((position, step.done))
         elif instruction.op in RECEIVE:
@@ -56,10 +58,10 @@ class Recorder:
         while (entry := waiting.get()) is not None:
             position, arrays = entry
             jax.block_until_ready(arrays)
-            self.ended[rank][position] = time.perf_counter()
+            self.ended[rank][position] = time.perf_counter() - self.zero
 
     def timeline(self) -> Timeline:
-        """Seconds from the first dispatch; all processes call this, and on one machine their clocks agree."""
+        """Seconds from the first dispatch; all processes call this."""
         for waiting in self.queues.values():
             waiting.put(None)
         for thread in self.threads:

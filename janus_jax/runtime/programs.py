@@ -16,17 +16,14 @@ from janus_jax.graph import AtomGraph, LabelCounts, Targets
 from janus_jax.models.potential import from_gradient
 from janus_jax.phases import Cut, Memory, Phases
 from janus_jax.runtime.layout import AXES, Layout, view
+from janus_jax.runtime.sizes import apart, message, sizes
 from janus_jax.schedule.dependencies import Key
 from janus_jax.schedule.footprint import Sizes
-from janus_jax.schedule.instructions import Schedule, stage_of
+from janus_jax.schedule.instructions import Schedule
 from janus_jax.stages import Place, Stage
 from janus_jax.train.loss import LossConfig, LossTerms, energy_loss, force_loss
 
 NO_TERMS = LossTerms(*(np.zeros(()) for _ in dataclasses.fields(LossTerms)))
-
-
-ENERGIES_WAIT = {False: ("FE", "FF", "BF", "BFt", "BFr"), True: ("FE",)}
-"""Operations of the last stage after which its energies wait for the loss, by whether FE is run again for FF."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +149,7 @@ class Programs:
         sharding = self.layout.stacked((rank,))
         return self._cached(("ones", rank, shape), lambda: self._jit(lambda: jnp.ones(shape, dtype), sharding)())
 
-    def sizes(self, graph: AtomGraph, targets: Targets, apart: frozenset[int]) -> Sizes:
+    def sizes(self, graph: AtomGraph, targets: Targets) -> Sizes:
         """Bytes on a device of everything that a micro-batch leaves there; stages that never ran are cut for it."""
         shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), graph)
         place = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), Place.of(graph))
@@ -165,36 +162,17 @@ class Programs:
                 for step in cut:
                     name = "FE*" if part == "forces" and step.name == "FE" else step.name
                     held[name, stage] = float(cut.held_bytes(step.program))
-        energies, last = self._bytes(np.zeros_like(graph.charge, graph.positions.dtype)), len(self.stages) - 1
-        for name, stage in held:  # what waits for the loss
-            held[name, stage] += self._bytes(place) * ((name, stage) == ("FF", 0))
-            if name == "FE" and self.schedule.recompute and stage not in apart:  # features for FE*, and hb of BF
-                held[name, stage] += 2 * self._bytes(features[stage])
-            held[name, stage] += energies * (stage == last and name in ENERGIES_WAIT[self.schedule.recompute])
-        ways = [("activation", v) for v in range(1, 2 * len(self.stages))]
-        ways += [("gradient", v) for v in range(2 * len(self.stages) - 1)]
-        messages = {(kind, v): self._bytes(self.message((kind, v, 0), apart, graph)) for kind, v in ways}
-        bare, labels, where = self._bytes((graph, place.strain)), self._bytes(targets), self.loss_ranks.values()
-        return Sizes(held, messages, tuple(bare + labels * (rank in where) for rank in self.layout.everyone))
+        energies = np.zeros_like(graph.charge, graph.positions.dtype)
+        return sizes(self.schedule, held, features, place, (graph, place.strain), targets, energies, self._bytes)
 
     def _bytes(self, tree: Any) -> float:
         """On one device, of stacked arrays or shapes."""
         return sum(a.size * np.dtype(a.dtype).itemsize for a in jax.tree.leaves(tree)) / self.layout.width
 
-    def message(self, data: tuple[str, int, int], apart: frozenset[int], graph: AtomGraph) -> tuple[Any, dict]:
-        """Shapes of what a transfer carries (see `janus_jax.runtime.executor`): (main, by stage)."""
-        kind, virtual, _ = data
-        stage, part = stage_of(virtual, len(self.stages))
-        features = self._features(graph)
+    def message(self, data: tuple[str, int, int], graph: AtomGraph) -> tuple[Any, dict]:
+        """Shapes of what a transfer carries: (main, by stage)."""
         place = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), Place.of(graph))
-        last = stage == len(self.stages) - 1
-        if kind == "activation":
-            if part == "E":
-                return features[stage], {s: features[s] for s in sorted(apart) if s < stage}
-            return () if last else (features[stage + 1], place), {s: features[s] for s in sorted(apart) if s <= stage}
-        if part == "F":
-            return (features[stage], place), {s: features[s] for s in sorted(apart) if s < stage}
-        return () if last else features[stage + 1], {s: features[s] for s in sorted(apart) if s <= stage}
+        return message(data[0], data[1], self._features(graph), place, apart(self.schedule))
 
     def _features(self, graph: AtomGraph) -> list[Any]:
         """Shapes of the inputs of all stages, stacked; () for the first."""

@@ -5,6 +5,7 @@ stages, and updates each group (OS).
 """
 
 import copy
+import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from janus_jax.runtime.transport import Transport
 from janus_jax.schedule import Schedule, Sizes
 from janus_jax.schedule.split import effort
 from janus_jax.schedule.times import TYPICAL
-from janus_jax.stages import cut_model
+from janus_jax.stages import Stage, cut_model
 from janus_jax.train import optimizer
 from janus_jax.train.loss import LossConfig, LossTerms
 from janus_jax.train.optimizer import OptimizerConfig
@@ -67,16 +68,18 @@ class PipelineTrainer:
         self.config, self.mesh, self.method = config, mesh, self.single.method
         self.graphdef = self.single.graphdef
         share = balance.shared(micro_batches, mesh.data)
-        self.schedule = schedule or make_schedule(pipeline, mesh.pipe, share)
+        self.schedule = make_schedule(pipeline, mesh.pipe, share) if schedule is None else schedule
+        fitting(self.schedule, mesh.pipe, share)
         blocks = pipeline.blocks or balance.blocks(model, mesh.pipe)
-        self.stages = cut_model(model, balance.checked(blocks, model, mesh.pipe))
+        self.stages = [_shapes_only(s) for s in cut_model(model, balance.checked(blocks, model, mesh.pipe))]
         self.layout = Layout.of(mesh)
         self.options = compiler_options
         self.programs = Programs(self.stages, self.schedule, self.layout, pipeline.memory, weights, compiler_options)
         transport = Transport(self.layout)
         self.executor = Executor(self.schedule, self.programs, transport)
         self.forward = Executor(self.schedule, self.programs, transport, forward=True)
-        self.metadata = model
+        graphdef, variables = nnx.split(model)
+        self.metadata: Potential = nnx.merge(graphdef, jax.tree.map(_shape, variables))
         self.groups = make_groups(self.stages, self.schedule)
         like = jax.eval_shape(self.single.init, model)
         self.parts = Parts(self.layout, self.groups, like, self.method, mesh.shard_optimizer)
@@ -90,7 +93,11 @@ class PipelineTrainer:
         return jax.jit(function, compiler_options=self.options, **more)
 
     def init(self, model: Potential) -> TrainState:
-        return self.place(self.single.init(model))
+        """The state at the start; made on the host, so that no device has to hold all of it."""
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            graphdef, variables = nnx.split(model)
+            state = self.single.init(nnx.merge(graphdef, jax.tree.map(np.asarray, variables)))
+        return self.place(state)
 
     def place(self, state: TrainState) -> TrainState:
         """A state from elsewhere (one device, another layout), on these devices."""
@@ -164,7 +171,7 @@ class PipelineTrainer:
         width = self.layout.width
         both = graph.replace(targets=None), graph.targets
         bare, targets = jax.tree.map(lambda a: np.broadcast_to(a, (width, *a.shape)), both)
-        return self.programs.sizes(bare, targets, self.executor.apart)
+        return self.programs.sizes(bare, targets)
 
     # AR
 
@@ -265,6 +272,15 @@ class PipelineTrainer:
 TERMS = jax.tree.structure(NO_TERMS)
 
 
+def _shape(a: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(a.shape, a.dtype)
+
+
+def _shapes_only(stage: Stage) -> Stage:
+    params, fixed = jax.tree.map(_shape, (stage.params, stage.fixed))
+    return dataclasses.replace(stage, params=params, fixed=fixed)
+
+
 def _stacked(trees: Sequence[Any], data: int) -> tuple:
     runs = (trees[k : k + data] for k in range(0, len(trees), data))
     return tuple(jax.tree.map(lambda *arrays: np.stack(arrays), *run) for run in runs)
@@ -287,14 +303,21 @@ def make_schedule(
     if config.schedule in schedules.NAMES:
         return named(config.schedule, stages, micro_batches, times, unit=config.unit, cap=config.cap)
     path = Path(config.schedule)
-    if not path.exists():
+    if not path.is_file():
         raise UnknownNameError("pipeline.schedule (no such file either)", config.schedule, schedules.NAMES)
+    if config.unit or config.cap:
+        raise ScheduleError(f"pipeline.unit and pipeline.cap belong to wavek and split; {path} is a schedule already")
     schedule = schedules.from_text(path.read_text())
-    found, wanted = (schedule.stages, schedule.micro_batches), (stages, micro_batches)
-    if found != wanted:
+    fitting(schedule, stages, micro_batches)
+    return schedule
+
+
+def fitting(schedule: Schedule, stages: int, micro_batches: int) -> None:
+    """Raises ScheduleError if a schedule is not for these numbers, or cannot be run."""
+    found = schedule.stages, schedule.micro_batches, len(schedule.devices)
+    if found != (stages, micro_batches, stages):
         raise ScheduleError(
-            f"{path}: for {found[0]} stages and {found[1]} micro-batches; mesh.pipe is {wanted[0]}, "
-            f"batch.micro_batches / mesh.data {wanted[1]}"
+            f"schedule {schedule.name}: for {found[0]} stages and {found[1]} micro-batches on {found[2]} ranks; "
+            f"mesh.pipe is {stages}, batch.micro_batches / mesh.data {micro_batches}"
         )
     schedules.validate(schedule)
-    return schedule

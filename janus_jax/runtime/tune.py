@@ -25,12 +25,18 @@ SHARE = 0.8
 OPTION = {"split": "cap", "wavek": "unit"}
 
 
-def free_bytes() -> float | None:
-    """What is left on this process's fullest device; None where JAX does not know, as on CPUs."""
-    stats = [device.memory_stats() for device in jax.local_devices()]
-    if any(not s or "bytes_limit" not in s for s in stats):
-        return None
-    return SHARE * min(s["bytes_limit"] - s["bytes_in_use"] for s in stats if s)
+def free_bytes(trainer: PipelineTrainer, state: TrainState) -> float | None:
+    """What is left on the fullest device beside state and gradients; None where JAX does not know, as on CPUs.
+
+    The same in all processes.
+    """
+    jax.block_until_ready(state)
+    stats = [device.memory_stats() for owned in trainer.layout.owned for device in owned]
+    known = all(s and "bytes_limit" in s for s in stats)
+    free = min(s["bytes_limit"] - s["bytes_in_use"] for s in stats if s) if known else 0
+    gradients = sum(leaf.nbytes for leaf in jax.tree.leaves(state.params) if leaf.addressable_shards)
+    mib = -multihost.largest(-int((SHARE * free - gradients) / 2**20))
+    return mib * 2.0**20 if known else None
 
 
 def tune(

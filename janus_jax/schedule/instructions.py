@@ -153,7 +153,7 @@ def from_text(text: str) -> Schedule:
     Raises:
         ScheduleError: names line and word.
     """
-    head, *lines = [line.strip() for line in text.splitlines() if line.strip()]
+    head, *lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     if not head.startswith("#"):
         raise ScheduleError("the first line must be a header such as '# name stages=4 microbatches=8'")
     name, *settings = head.lstrip("# ").split()

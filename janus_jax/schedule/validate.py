@@ -42,6 +42,10 @@ def _at(device: int, position: int, instruction: Instruction) -> str:
 
 def _check_placement(schedule: Schedule) -> None:
     p, n = schedule.stages, schedule.micro_batches
+    if len(schedule.energy_device) != p or len(schedule.force_device) != p:
+        raise ScheduleError(f"the placement must name a device for energy and for forces of each of {p} stages")
+    if schedule.recompute and schedule.split:
+        raise ScheduleError("FE is run again for FF only where BF and BE are whole; this schedule splits them")
     if len(schedule.devices) != max(*schedule.energy_device, *schedule.force_device) + 1:
         raise ScheduleError(f"{len(schedule.devices)} devices, but the placement has other ones")
     for device, position, instruction in schedule:

@@ -176,6 +176,9 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
             try:
                 return self.state(newest, like), self.about(newest)
             except CheckpointError as error:
+                if jax.process_count() > 1:  # the others may have read it; all must go on from the same one
+                    hint = f"{error} Move it away to go on from the one before"
+                    raise CheckpointError(self.folder / str(newest), hint) from error
                 log.warning("%s It is left as it is; the one before is tried.", error)
                 self.unreadable.add(newest)
         raise CheckpointError(self.folder, "holds no checkpoint that can be read, so there is nothing to go on from")

@@ -110,11 +110,11 @@ def tuned(
     if isinstance(trainer, Trainer):
         raise ConfigError("--tune chooses a pipeline's schedule; set mesh.pipe above 1.")
     name, given = config.pipeline.schedule, config.pipeline.device_memory_gib
-    budget = tuning.free_bytes() if given is None else given * 2**30
     batches = batches_of(config, prepared, trainer, Position())
     batch = next(batches)
     batches.close()  # pyright: ignore[reportAttributeAccessIssue]
     state = trainer.init(prepared.model)
+    budget = tuning.free_bytes(trainer, state) if given is None else given * 2**30
     trainer, figures = tuning.tune(trainer, state, batch.micro_batches, batch.counts, name, budget)
     option = tuning.OPTION[name]
     pipeline = config.pipeline.model_copy(update={option: figures[option]})
@@ -182,6 +182,7 @@ class Loop:
             TrainingError: too many steps in a row whose gradient was not finite, or no finite validation loss.
         """
         config, began = self.config, time.perf_counter() - progress.seconds
+        del self.fresh  # the state goes on from here; nothing else should hold its beginning
         best, first = self._best(state, progress), int(state.step)
         self.trackers, self.console = trackers, console
         self.events = JsonLines(self.folder / "events.jsonl", after=first) if self.primary else Nowhere()
@@ -237,6 +238,8 @@ class Loop:
         try:
             return self.checkpoints.state(progress.best_step, state).ema
         except CheckpointError as error:
+            if jax.process_count() > 1:
+                raise
             log.warning("%s The best weights so far are lost; the present ones take their place.", error)
             return state.ema
 

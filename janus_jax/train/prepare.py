@@ -1,7 +1,9 @@
 """From a configuration to what a run works on: data sets, reference energies, capacity, model."""
 
 import dataclasses
+from contextlib import nullcontext
 
+import jax
 import numpy as np
 from ase.data import chemical_symbols
 from flax import nnx
@@ -56,7 +58,8 @@ def prepare(config: TrainConfig) -> Prepared:
     atoms, edges = (np.concatenate([part.records[name] for part in parts.values()]) for name in ("atoms", "edges"))
     capacity = batching.choose(atoms, edges, config.batch.atoms)
     table = _references(config, parts, pretrained, notes)
-    model = _model(config, parts["train"], pretrained, table)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]) if config.mesh.devices > 1 else nullcontext():
+        model = _model(config, parts["train"], pretrained, table)  # no single device has to hold it
     optimizer.frozen(nnx.state(model, nnx.Param), config.optimizer.freeze)  # names are checked before anything is made
     datasets = {name: _dataset(config, part, model, table) for name, part in parts.items()}
     for data in datasets.values():

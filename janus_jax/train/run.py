@@ -40,6 +40,8 @@ START_FILE = "start.janus"
 """Copy of the model that a run was started from."""
 SCHEDULE_FILE = "schedule.txt"
 """Of the pipeline, as it runs."""
+REMAKE = ("mesh", "pipeline.schedule", "pipeline.unit", "pipeline.cap", "pipeline=")
+"""Changes for which a resumed run makes its schedule anew."""
 MAY_CHANGE = (
     "steps", "validate_every", "patience", "checkpoint", "tracking", "data.workers", "data.memory_mib", "mesh",
     "pipeline",
@@ -112,7 +114,7 @@ def resume(folder: str | Path, overrides: Sequence[str] = ()) -> RunResult:
     _check_packages(config)
     prepared = prepare(config)
     kept = Path(folder) / SCHEDULE_FILE
-    same = kept.exists() and not any(text.startswith(("mesh", "pipeline")) for text in overrides)
+    same = kept.exists() and not any(text.startswith(REMAKE) for text in overrides)
     trainer = make_trainer(config, prepared.model, schedule.from_text(kept.read_text()) if same else None)
     multihost.wait_for_all("the run folder")
     if overrides and multihost.primary():
@@ -171,8 +173,8 @@ def _go(
         checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep_every_steps)
         closing.callback(checkpoints.close)
         loop = Loop(config, prepared, folder, checkpoints, trainer)
-        state, progress = loop.restore() if checkpoints.steps() else (loop.fresh, Progress())
-        done = int(state.step)
+        start = [loop.restore() if checkpoints.steps() else (loop.fresh, Progress())]
+        done = int(start[0][0].step)
         if done < config.steps and multihost.primary():
             (folder / "results.json").unlink(missing_ok=True)  # figures of an end that is no longer the end
         quiet = None if multihost.primary() else closing.enter_context(open(os.devnull, "w"))
@@ -183,7 +185,7 @@ def _go(
         for tracker in trackers:
             closing.callback(tracker.close)
         stop = closing.enter_context(Interruption(config.checkpoint.time_limit_minutes, began))
-        outcome = loop.run(state, progress, trackers, console, stop)
+        outcome = loop.run(*start.pop(), trackers, console, stop)
     if outcome.stopped:
         figures = {"run": str(folder), "stopped": outcome.stopped, "step": outcome.step}
         console.note("stopped at step {step} ({stopped}); go on with: janus-jax train --resume {run}".format(**figures))

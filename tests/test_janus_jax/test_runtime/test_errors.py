@@ -30,7 +30,7 @@ def test_a_schedule_from_a_file_must_be_for_this_grid(tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text(to_text(make("wavek", 4, 8)))
     assert make_schedule(PipelineConfig(schedule=str(path)), 4, 8).name.startswith("wavek")
-    with pytest.raises(ScheduleError, match="for 4 stages and 8 micro-batches; mesh.pipe is 2"):
+    with pytest.raises(ScheduleError, match="for 4 stages and 8 micro-batches on 4 ranks; mesh.pipe is 2"):
         make_schedule(PipelineConfig(schedule=str(path)), 2, 8)
     path.write_text(path.read_text().replace("RGF", "", 1).replace("FF(0)", "", 1))
     with pytest.raises(ScheduleError, match="device|line"):
