@@ -91,7 +91,7 @@ def main() -> None:
     }
     for precision in settings.precision:
         model = convert.cast(build(config, rngs=nnx.Rngs(0), scale=1.0), precision)
-        data = dataset([f for f in read_frames("water:train") if len(f) <= 24], 3.0, {1: -16.0, 8: -437.0})
+        data = dataset([f for f in read_frames("water:train") if len(f) <= 24], 3.0, {1: -55.2201, 8: -27.6101})
         capacity = choose(data.atoms, data.edges, 24)
         common = model, OptimizerConfig(method="adamw", learning_rate=2e-3), settings.steps, LossConfig()
         grid = PipelineTrainer(
