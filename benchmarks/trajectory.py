@@ -4,7 +4,9 @@
 
 The paper's check (JanusPipe, section 5): mean absolute percentage difference of energy and force MAE over
 1,000 steps, P=4 against P=1: 0.84 % and 0.21 %. Here also between two runs of one device that add their
-micro-batches in another order: what rounding alone does. Figures go to benchmarks/results/trajectory.json.
+micro-batches in another order: what rounding alone does. With large learning rates training is chaotic, and
+rounding alone makes any two runs differ by tens of percent after some hundred steps (2e-3 does). Figures go
+to benchmarks/results/trajectory.json.
 """
 
 import argparse
@@ -77,6 +79,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--pipe", type=int, default=4)
     parser.add_argument("--channels", type=int, default=4)
+    parser.add_argument(
+        "--learning-rate", type=float, default=4e-4, help="that of eSEN's recipes (default: %(default)s)"
+    )
     parser.add_argument("--schedule", default="split")
     parser.add_argument("--precision", nargs="+", default=["float64", "float32"])
     settings = parser.parse_args()
@@ -93,7 +98,12 @@ def main() -> None:
         model = convert.cast(build(config, rngs=nnx.Rngs(0), scale=1.0), precision)
         data = dataset([f for f in read_frames("water:train") if len(f) <= 24], 3.0, {1: -55.2201, 8: -27.6101})
         capacity = choose(data.atoms, data.edges, 24)
-        common = model, OptimizerConfig(method="adamw", learning_rate=2e-3), settings.steps, LossConfig()
+        common = (
+            model,
+            OptimizerConfig(method="adamw", learning_rate=settings.learning_rate),
+            settings.steps,
+            LossConfig(),
+        )
         grid = PipelineTrainer(
             *common, MeshConfig(pipe=settings.pipe), PipelineConfig(schedule=settings.schedule), MICRO_BATCHES
         )
