@@ -5,7 +5,7 @@ Shapes are jaxtyping strings; axis names used everywhere: `atoms`, `edges`, `str
 """
 
 import dataclasses
-from typing import dataclass_transform
+from typing import Any, dataclass_transform
 
 import jax
 import numpy as np
@@ -13,7 +13,12 @@ from jaxtyping import Bool, Float, Int
 
 Array = jax.Array | np.ndarray
 
-__all__ = ["Array", "Bool", "Float", "Int", "pytree"]
+__all__ = ["Array", "Bool", "Float", "Int", "pytree", "shapes"]
+
+
+def shapes(tree: Any, *, drop: int = 0) -> Any:
+    """Arrays as `jax.ShapeDtypeStruct`, without their first `drop` axes."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[drop:], a.dtype), tree)
 
 
 @dataclass_transform(frozen_default=True)

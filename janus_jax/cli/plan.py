@@ -46,10 +46,10 @@ def draw(found, path: Path) -> None:
     from janus_jax.schedule.render import COLORS
 
     figure, (memory, time) = plotting.figure(1, 2, width=11.0, height=3.2)
-    ranks = range(len(found.rows))
-    low = [0.0] * len(found.rows)
+    rows = found.figures["device_rows"]
+    ranks, low = range(len(rows)), [0.0] * len(rows)
     for part in PARTS:
-        values = [row[part] / GIB for row in found.rows]
+        values = [row[part] / GIB for row in rows]
         memory.bar(ranks, values, bottom=low, label=part)
         low = [a + b for a, b in zip(low, values, strict=True)]
     memory.set(xlabel="pipeline rank", ylabel="GiB on a device", xticks=list(ranks))

@@ -4,7 +4,6 @@ import argparse
 import logging
 import os
 import sys
-import traceback
 from typing import TYPE_CHECKING, Any
 
 from janus_jax.cli._tables import show_metrics
@@ -56,9 +55,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     except BaseException as error:  # one process of several must not leave the others waiting
         from janus_jax.runtime import multihost
 
-        if arguments.debug or not isinstance(error, JanusError | OSError | KeyboardInterrupt):
-            traceback.print_exc()
-        multihost.fail(str(error) or type(error).__name__)
+        multihost.fail(error, trace=arguments.debug or not isinstance(error, JanusError | OSError | KeyboardInterrupt))
         raise
 
 

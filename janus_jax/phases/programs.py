@@ -16,7 +16,7 @@ import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,8 @@ from janus_jax.phases.cost import flops, nbytes
 from janus_jax.phases.cut import ENERGY, FORCES, FOUR, SIX, Interface, Program, cut
 from janus_jax.phases.equations import Trace, as_function
 from janus_jax.phases.memory import LADDER, Memory
-from janus_jax.phases.tracing import StageFunction, trace_stage
-from janus_jax.typing import Array
+from janus_jax.phases.tracing import Part, StageFunction, trace_stage
+from janus_jax.typing import Array, shapes
 
 Held = Mapping[int, Array]
 """Arrays by number of their variable in the trace: a pytree."""
@@ -45,7 +45,7 @@ class Phases:
         memory: what is kept between phases.
         split: six programs; otherwise BFt + BFr = BF and BEh + BEw = BE are one each.
         part: "energy": FE and BE only, "forces": FE, FF and BF only, with dL/dh beside ctb among BF's results;
-            for schedules that run FE again for the sake of FF. None: all phases.
+            for schedules that run FE again for the sake of FF.
         mesh: the stage's devices. Every array but the parameters then has a leading axis with one entry a
             device, the function sees its own entry and may use collectives over the mesh's axes, and the
             gradient keeps that axis (it is summed once a step). None: one device, no such axis.
@@ -58,14 +58,14 @@ class Phases:
         memory: Memory | None = None,
         *,
         split: bool = True,
-        part: Literal["energy", "forces"] | None = None,
+        part: Part = "both",
         mesh: Mesh | None = None,
         compiler_options: dict[str, Any] | None = None,
     ):
         self.function, self.memory, self.mesh = function, memory or Memory(), mesh
         self.compiler_options = compiler_options
-        self.part = part or "both"
-        self.groups = {"both": SIX if split else FOUR, "energy": ENERGY, "forces": FORCES}[self.part]
+        self.part: Part = part
+        self.groups = {"both": SIX if split else FOUR, "energy": ENERGY, "forces": FORCES}[part]
         self._cuts: dict[Any, Cut] = {}
         self._plans: dict[Any, Plan] = {}
 
@@ -83,8 +83,7 @@ class Phases:
         if key not in self._cuts:
             mesh = None if self.mesh is None else self.mesh.abstract_mesh
             if (mesh, key) not in self._plans:
-                shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), arguments)
-                self._plans[mesh, key] = Plan(self, mesh, *shapes)
+                self._plans[mesh, key] = Plan(self, mesh, *shapes(arguments))
             self._cuts[key] = Cut(self._plans[mesh, key], self.mesh, self.compiler_options)
         return self._cuts[key]
 
@@ -94,7 +93,7 @@ class Plan:
 
     def __init__(self, phases: Phases, mesh: AbstractMesh | None, params: Any, h: Any, x: Any, constants: Any):
         if mesh is not None:
-            h, x, constants = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), (h, x, constants))
+            h, x, constants = shapes((h, x, constants), drop=1)
         self.trace, self.face = trace_stage(phases.function, mesh, params, h, x, constants, phases.part)
         self.memory, self.programs = _within_budget(self.trace, self.face, phases.memory, phases.groups)
 

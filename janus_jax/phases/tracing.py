@@ -1,7 +1,7 @@
 """All results of a pipeline stage in one trace, with the variables of each input and output."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,11 @@ StageFunction = Callable[[Any, Any, Any, Any], Any]
 """(params, h, x, constants) -> h' or energies; differentiated in params, h and x, which hold floats only."""
 
 
-PARTS = ("both", "energy", "forces")
+Part = Literal["both", "energy", "forces"]
 """Which phases a trace is for; the last two are for schedules that run them apart, FE once in each."""
 
 
-def all_results(function: StageFunction, part: str = "both") -> Callable:
+def all_results(function: StageFunction, part: Part = "both") -> Callable:
     """(params, h, x, constants, ct, ghb, gxb, lam) -> results in the order of the phases, and the gradient.
 
     both: h', (gh, gx), ctb, hb. energy: h', hb of lam alone. forces: h', (gh, gx), (ctb, hb of ghb and gxb).
@@ -56,7 +56,7 @@ def all_results(function: StageFunction, part: str = "both") -> Callable:
 
 
 def trace_stage(
-    function: StageFunction, mesh: AbstractMesh | None, params, h, x, constants, part: str = "both"
+    function: StageFunction, mesh: AbstractMesh | None, params, h, x, constants, part: Part = "both"
 ) -> tuple[Trace, Interface]:
     """The trace for these shapes; with a mesh, those of one device.
 

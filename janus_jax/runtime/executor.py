@@ -13,16 +13,18 @@ their way to such stages, `seconds` second-order parts of dL/dh on their way bac
 The loss enters at stage 0 when its forces are complete, and at the last stage with its energies.
 """
 
+from collections import Counter
 from typing import Any
 
 import jax
 
 from janus_jax.phases import Cut
+from janus_jax.phases.tracing import Part
 from janus_jax.runtime.programs import Programs
 from janus_jax.runtime.sizes import apart
 from janus_jax.runtime.transport import Transport
 from janus_jax.schedule.dependencies import keys
-from janus_jax.schedule.instructions import COMPUTE, RECEIVE, SEND, Instruction, Schedule, peer
+from janus_jax.schedule.instructions import COMPUTE, RECEIVE, SEND, Instruction, Schedule, peer, virtual_stage
 from janus_jax.schedule.order import global_order
 from janus_jax.schedule.validate import Data, carried
 from janus_jax.stages import Place
@@ -53,6 +55,9 @@ class Executor:
         self.order = [entry for entry in global_order(schedule) if not forward or entry[2].op in FORWARD]
         self.named = [dict(keys(list_, schedule, k)) for k, list_ in enumerate(schedule.devices)]
         self.apart = apart(schedule)
+        self.loads = Counter(  # how often each rank reads each micro-batch
+            (rank, key[2]) for rank, list_ in enumerate(self.named) for key in list_.values() if key[0] in ("FE", "FE*")
+        )
 
     def run(self, params, batch, observe=None) -> "Step":
         """Dispatch one step; returns before it has been computed."""
@@ -80,7 +85,7 @@ class Step:
         self.gradient: dict[tuple[int, str, int], list] = {}
         self.terms: dict[str, Any] = {}
         self.done: jax.Array | None = None
-        self.loads_left = owner.programs.loads(owner.named)
+        self.loads_left = owner.loads.copy()
 
     def do(self, rank: int, position: int, instruction: Instruction) -> None:
         op, stage, micro = instruction
@@ -116,9 +121,9 @@ class Step:
         if not {source, target} & self.here:
             return
         graph = self.batch.micro_batches[data[2]]
-        shapes, tree = jax.tree.flatten(Message(*self.programs.message(data, graph)))
+        like, tree = jax.tree.flatten(Message(*self.programs.message(data, graph)))
         leaves = jax.tree.leaves(self.outbox.pop((source, data))) if source in self.here else None
-        moved = transport.exchange(leaves, shapes, source, target)
+        moved = transport.exchange(leaves, like, source, target)
         if moved is not None:
             self.inbox[target, data] = jax.tree.unflatten(tree, moved)
 
@@ -130,9 +135,12 @@ class Step:
     def _take(self, rank: int, kind: str, virtual: int, micro: int) -> Message:
         return self.inbox.pop((rank, (kind, virtual, micro)))
 
+    def _virtual(self, op: str, stage: int) -> int:
+        return virtual_stage(op, stage, self.schedule.stages)
+
     # phases
 
-    def _run(self, rank: int, part: str, op: str, stage: int, micro: int, arrives: Any) -> Any:
+    def _run(self, rank: int, part: Part, op: str, stage: int, micro: int, arrives: Any) -> Any:
         """A program of a stage; `part` says whose trace it is from: "both", or "energy" or "forces" alone."""
         key = (rank, part, stage, micro)
         params = self.params[rank, stage]
@@ -153,7 +161,7 @@ class Step:
         self.done = program.done
         return out
 
-    def _part(self, energy: bool) -> str:
+    def _part(self, energy: bool) -> Part:
         return "both" if not self.schedule.recompute else "energy" if energy else "forces"
 
     def _inputs(self, rank: int, stage: int, micro: int, h: Any) -> tuple[Any, Place, tuple]:
@@ -173,33 +181,34 @@ class Step:
             self.stash["h", stage, micro] = h
         out = self._run(rank, self._part(True), "FE", stage, micro, self._inputs(rank, stage, micro, h))
         if stage == self.last:
-            self.stash["E", micro] = out
-            self._post(rank, "activation", stage + 1, micro, (), carry)
-        else:
-            self._post(rank, "activation", stage + 1, micro, out, carry)
+            self.stash["E", micro], out = out, ()
+        self._post(rank, "activation", stage + 1, micro, out, carry)
 
     def _FE_again(self, rank: int, stage: int, micro: int) -> None:
-        virtual = 2 * self.last + 1 - stage
+        virtual = self._virtual("FF", stage)
         message = self.inbox[rank, ("activation", virtual, micro)]
         kept = message.carry if stage in self.owner.apart else {stage: self.stash.pop(("h", stage, micro), ())}
         h = kept[stage]
         self._run(rank, "forces", "FE", stage, micro, self._inputs(rank, stage, micro, h))
 
     def _FF(self, rank: int, stage: int, micro: int) -> None:
-        virtual = 2 * self.last + 1 - stage
+        virtual = self._virtual("FF", stage)
         message = self._take(rank, "activation", virtual, micro)
         carry = {s: h for s, h in message.carry.items() if s != stage}
-        start = self.programs.ones(rank, self.batch.micro_batches[micro]), None
-        ct, gx = start if stage == self.last else message.main
-        gh, more = self._run(rank, self._part(False), "FF", stage, micro, ct)
-        gx = more if gx is None else self.programs.add(gx, more)
+        if stage == self.last:
+            ct = self.programs.ones(rank, self.batch.micro_batches[micro])
+            gh, gx = self._run(rank, self._part(False), "FF", stage, micro, ct)
+        else:
+            ct, before = message.main
+            gh, gx = self._run(rank, self._part(False), "FF", stage, micro, ct)
+            gx = self.programs.add(before, gx)
         if stage:
             self._post(rank, "activation", virtual + 1, micro, (gh, gx), carry)
         else:
             self.stash["gx", micro] = gx
 
     def _BF(self, rank: int, stage: int, micro: int, op: str = "BF") -> None:
-        virtual = 2 * self.last + 1 - stage
+        virtual = self._virtual("BF", stage)
         if stage:
             message = self._take(rank, "gradient", virtual, micro)
             (ghb, gxb), carry = message.main, dict(message.carry)

@@ -7,6 +7,7 @@ Everything here does nothing in a run of one process.
 import os
 import sys
 import time
+import traceback
 
 import numpy as np
 
@@ -66,12 +67,17 @@ def finish() -> None:
     _lines.clear()
 
 
-def fail(text: str) -> None:
+def fail(error: BaseException, *, trace: bool) -> None:
     """End a process of several that cannot go on, so that the others stop; returns where it is the only one."""
     if not _lines:
         return
+    import jax
+
     time.sleep(1.0)  # if another has gone, the lifeline says so, which is the reason
-    print(f"janus-jax: process {os.environ.get(NUMBER, '')}: {text}".replace(" :", ":"), file=sys.stderr, flush=True)
+    if trace:
+        traceback.print_exception(error)
+    text = str(error) or type(error).__name__
+    print(f"janus-jax: process {jax.process_index()}: {text}", file=sys.stderr, flush=True)
     os._exit(2)
 
 

@@ -22,14 +22,15 @@ from janus_jax.phases import Phases
 from janus_jax.phases.cost import flops
 from janus_jax.runtime import balance
 from janus_jax.runtime.groups import make_groups
-from janus_jax.runtime.sizes import sizes
-from janus_jax.runtime.trainer import make_schedule
+from janus_jax.runtime.orders import make_schedule
+from janus_jax.runtime.sizes import nbytes, operations, parts, sizes
 from janus_jax.schedule import PhaseTimes, Sizes, Timeline
 from janus_jax.schedule.dependencies import expected
 from janus_jax.schedule.instructions import SEND, peer
 from janus_jax.stages import Place, Stage, blank_graph, cut_model
 from janus_jax.train import optimizer
 from janus_jax.train.config import TrainConfig
+from janus_jax.typing import shapes
 
 ATOMS_PER_ANGSTROM3 = 0.07
 """Where no number of neighbours is given: that of oxides, and of light molecules in condensed phases."""
@@ -37,13 +38,8 @@ ATOMS_PER_ANGSTROM3 = 0.07
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Figures by device of the pipeline; bytes are those of one device."""
+    """The schedule in time, and all figures; bytes are those of one device."""
 
-    config: TrainConfig
-    capacity: Capacity
-    blocks: tuple[int, ...]
-    parameters: int
-    rows: tuple[dict[str, float], ...]
     timeline: Timeline
     figures: dict[str, Any]
 
@@ -71,11 +67,11 @@ def plan(config: TrainConfig, neighbors: float | None = None, times: PhaseTimes 
         neighbors = ATOMS_PER_ANGSTROM3 * 4 / 3 * math.pi * config.model.cutoff_angstrom**3
     atoms = config.batch.atoms
     capacity = Capacity(atoms, math.ceil(atoms * neighbors), max(1, atoms // 25))
-    schedule = make_schedule(pipeline, mesh.pipe, micro_batches)
-    operations, bytes_ = _counted(stages, config, schedule, capacity)
+    schedule = make_schedule(pipeline, mesh.pipe, micro_batches)  # says where phases are; times change their order only
+    flop, bytes_ = _counted(stages, config, schedule, capacity)
     if times is None:
-        unit = float(np.mean([value for (op, _), value in operations.items() if op == "FE"]))
-        timing = PhaseTimes.measured({key: value / unit for key, value in operations.items()})
+        unit = float(np.mean([value for (op, _), value in flop.items() if op == "FE"]))
+        timing = PhaseTimes.measured({key: value / unit for key, value in flop.items()})
     else:
         timing = times
     schedule = make_schedule(pipeline, mesh.pipe, micro_batches, timing)
@@ -83,7 +79,7 @@ def plan(config: TrainConfig, neighbors: float | None = None, times: PhaseTimes 
     timeline = schedules.simulate(schedule, timing, sizes=bytes_)
     rows, where = [], expected(schedule)
     for k, memory in enumerate(constant):
-        work = sum(operations[op, s] for (op, s, micro), device in where.items() if device == k and not micro)
+        work = sum(flop[op, s] for (op, s, micro), device in where.items() if device == k and not micro)
         activations = float(timeline.peak_memory[k])
         rows.append({**memory, "activations": activations, "bytes": sum(memory.values()) + activations, "flop": work})
     sends = [i for _, _, i in schedule if i.op in SEND]
@@ -102,12 +98,12 @@ def plan(config: TrainConfig, neighbors: float | None = None, times: PhaseTimes 
         "transferred_bytes": moved * mesh.data,
         "device_rows": rows,
         "largest_bytes": max(row["bytes"] for row in rows),
-        "flop_per_step": sum(operations.values()) * micro_batches * mesh.data,
+        "flop_per_step": sum(flop.values()) * micro_batches * mesh.data,
     }
     if times is not None:
         figures["step_s"] = timeline.makespan / 1e3
         figures["atoms_per_s"] = config.batch.micro_batches * atoms / figures["step_s"]
-    return Plan(config, capacity, blocks, parameters, tuple(rows), timeline, figures)
+    return Plan(timeline, figures)
 
 
 def _message(instruction, stages: int) -> tuple[str, int]:
@@ -116,25 +112,23 @@ def _message(instruction, stages: int) -> tuple[str, int]:
 
 def _counted(stages: list[Stage], config: TrainConfig, schedule, capacity: Capacity) -> tuple[dict, Sizes]:
     """Operations by (operation, stage), and bytes; stages of one kind are traced once."""
-    shapes = jax.tree.map(_shape, _graph(config.precision, capacity))
-    place = jax.eval_shape(Place.of, shapes)
+    graph = shapes(_graph(config.precision, capacity))
+    place = jax.eval_shape(Place.of, graph)
     phases: dict[Any, Phases] = {}
-    operations, held, features, h = {}, {}, [], ()
+    work, held, features, h = {}, {}, [], ()
     for number, stage in enumerate(stages):
         features.append(h)
-        for part in ("energy", "forces") if schedule.recompute else (None,):
-            key = stage.function, part
-            kept = config.pipeline.memory
-            phases.setdefault(key, Phases(stage.function, kept, split=schedule.split, part=part))  # pyright: ignore
-            cut = phases[key].at(stage.params, h, place, (shapes, stage.fixed))
-            for step in cut:
-                name = "FE*" if part == "forces" and step.name == "FE" else step.name
-                operations[name, number] = sum(flops(cut.trace.equations[i]) for i in step.program.equations)
-                held[name, number] = float(cut.held_bytes(step.program))
-        h = jax.eval_shape(stage.function, stage.params, h, place, (shapes, stage.fixed))
-    targets = jax.eval_shape(_targets, shapes)
-    energies = jax.ShapeDtypeStruct(shapes.charge.shape, shapes.positions.dtype)
-    return operations, sizes(schedule, held, features, place, (shapes, place.strain), targets, energies, _bytes)
+        for part in parts(schedule):
+            key, kept = (stage.function, part), config.pipeline.memory
+            phases.setdefault(key, Phases(stage.function, kept, split=schedule.split, part=part))
+            cut = phases[key].at(stage.params, h, place, (graph, stage.fixed))
+            for op, step in operations(cut, part):
+                work[op, number] = sum(flops(cut.trace.equations[i]) for i in step.program.equations)
+                held[op, number] = float(cut.held_bytes(step.program))
+        h = jax.eval_shape(stage.function, stage.params, h, place, (graph, stage.fixed))
+    targets = jax.eval_shape(_targets, graph)
+    energies = jax.ShapeDtypeStruct(graph.charge.shape, graph.positions.dtype)
+    return work, sizes(schedule, held, features, place, (graph, place.strain), targets, energies)
 
 
 def _targets(graph: AtomGraph) -> Targets:
@@ -153,7 +147,7 @@ def _constant(model, stages: list[Stage], schedule, config: TrainConfig) -> list
     rows = [{"parameters": 0.0, "averages": 0.0, "gradients": 0.0, "optimizer": 0.0} for _ in schedule.devices]
     for group in make_groups(stages, schedule):
         part = group.part(params)
-        size, moments = _bytes(part), _bytes(jax.eval_shape(method.init, part))
+        size, moments = nbytes(part), nbytes(jax.eval_shape(method.init, part))
         for rank in group.ranks:
             rows[rank]["parameters"] += size
             rows[rank]["gradients"] += size
@@ -163,16 +157,6 @@ def _constant(model, stages: list[Stage], schedule, config: TrainConfig) -> list
 
 
 def _graph(precision: str, capacity: Capacity) -> AtomGraph:
-    one = blank_graph(np.dtype(precision), capacity.atoms, capacity.edges)
-    n = capacity.structures
-
+    one, n = blank_graph(np.dtype(precision), capacity.atoms, capacity.edges), capacity.structures
     names = ("cell", "pbc", "structure_mask", "charge", "spin", "dataset")
     return one.replace(**{name: np.repeat(getattr(one, name), n, axis=0) for name in names})
-
-
-def _shape(a) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(a.shape, a.dtype)
-
-
-def _bytes(tree: Any) -> float:
-    return float(sum(a.size * np.dtype(a.dtype).itemsize for a in jax.tree.leaves(tree)))

@@ -1,7 +1,6 @@
 """Everything that is compiled for a pipeline, rank by rank: phases of stages, losses, sums; and what they load."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,13 +14,14 @@ from jax.sharding import PartitionSpec as P
 from janus_jax.graph import AtomGraph, LabelCounts, Targets
 from janus_jax.models.potential import from_gradient
 from janus_jax.phases import Cut, Memory, Phases
+from janus_jax.phases.tracing import Part
 from janus_jax.runtime.layout import AXES, Layout, view
-from janus_jax.runtime.sizes import apart, message, sizes
-from janus_jax.schedule.dependencies import Key
+from janus_jax.runtime.sizes import apart, message, operations, parts, sizes
 from janus_jax.schedule.footprint import Sizes
 from janus_jax.schedule.instructions import Schedule
 from janus_jax.stages import Place, Stage
 from janus_jax.train.loss import LossConfig, LossTerms, energy_loss, force_loss
+from janus_jax.typing import shapes
 
 NO_TERMS = LossTerms(*(np.zeros(()) for _ in dataclasses.fields(LossTerms)))
 
@@ -39,6 +39,11 @@ class Batch:
     micro_batches: tuple[AtomGraph, ...]
     targets: tuple[Targets, ...]
     counts: Mapping[int, LabelCounts]
+
+
+def _size(graph: AtomGraph) -> tuple[tuple[int, ...], ...]:
+    """What programs are compiled for."""
+    return graph.numbers.shape, graph.src.shape, graph.charge.shape
 
 
 class Programs:
@@ -105,41 +110,32 @@ class Programs:
         graph, strain, targets = self.layout.put((graph, strain, targets), rank)
         return graph, Place(graph.positions, strain), targets
 
-    def loads(self, named: Sequence[Mapping[int, Key]]) -> Counter:
-        """How often each rank reads each micro-batch: (rank, micro) -> count."""
-        return Counter(
-            (rank, key[2]) for rank, lists in enumerate(named) for key in lists.values() if key[0] in ("FE", "FE*")
-        )
-
     # phases
 
-    def cut(self, rank: int, part: str, stage: int, arrives: tuple) -> Cut:
+    def cut(self, rank: int, part: Part, stage: int, arrives: tuple) -> Cut:
         """The programs of a stage on a rank for what arrives at FE."""
         _, _, (graph, _) = arrives
-        size = (graph.numbers.shape, graph.src.shape, graph.charge.shape)
-        key = (rank, part, stage, size)
+        key = (rank, part, stage, *_size(graph))
         if key not in self._cuts:
             self._cuts[key] = self._stage_phases(rank, part, stage).at(self.stages[stage].params, *arrives)
         return self._cuts[key]
 
-    def _stage_phases(self, rank: int, part: str, stage: int) -> Phases:
+    def _stage_phases(self, rank: int, part: Part, stage: int) -> Phases:
         function, mesh = self.stages[stage].function, self.layout.mesh((rank,))
         if (function, part) not in self._phases:
             self._phases[function, part] = Phases(
-                function, self.memory, split=self.schedule.split, part=None if part == "both" else part,  # pyright: ignore
-                mesh=mesh, compiler_options=self.options,
-            )  # fmt: skip
+                function, self.memory, split=self.schedule.split, part=part, mesh=mesh, compiler_options=self.options
+            )
         if (function, part, rank) not in self._phases:
             self._phases[function, part, rank] = self._phases[function, part].on(mesh)
         return self._phases[function, part, rank]
 
     def zeros(self, rank: int, stage: int) -> list[jax.Array]:
         """A gradient of nothing."""
-        shapes = [(self.layout.width, *leaf.shape) for leaf in jax.tree.leaves(self.stages[stage].params)]
-        dtypes = [leaf.dtype for leaf in jax.tree.leaves(self.stages[stage].params)]
+        leaves = jax.tree.leaves(self.stages[stage].params)
 
         def make():
-            return [jnp.zeros(s, d) for s, d in zip(shapes, dtypes, strict=True)]
+            return [jnp.zeros((self.layout.width, *leaf.shape), leaf.dtype) for leaf in leaves]
 
         return self._cached(("zeros", rank, stage), lambda: self._jit(make, self.layout.stacked((rank,))))()
 
@@ -151,43 +147,38 @@ class Programs:
 
     def sizes(self, graph: AtomGraph, targets: Targets) -> Sizes:
         """Bytes on a device of everything that a micro-batch leaves there; stages that never ran are cut for it."""
-        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), graph)
-        place = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), Place.of(graph))
-        features, held, width = self._features(graph), {}, self.layout.width
-        for stage, function in enumerate(self.stages):
-            fixed = jax.tree.map(lambda a: jax.ShapeDtypeStruct((width, *a.shape), a.dtype), function.fixed)
-            for part in ("energy", "forces") if self.schedule.recompute else ("both",):
-                rank = (self.schedule.force_device if part == "forces" else self.schedule.energy_device)[stage]
-                cut = self.cut(rank, part, stage, (features[stage], place, (shapes, fixed)))
-                for step in cut:
-                    name = "FE*" if part == "forces" and step.name == "FE" else step.name
-                    held[name, stage] = float(cut.held_bytes(step.program))
+        place, features, width = shapes(Place.of(graph)), self._features(graph), self.layout.width
+        held: dict[tuple[str, int], float] = {}
+        for number, stage in enumerate(self.stages):
+            fixed = jax.tree.map(lambda a: jax.ShapeDtypeStruct((width, *a.shape), a.dtype), stage.fixed)
+            for part in parts(self.schedule):
+                rank = (self.schedule.force_device if part == "forces" else self.schedule.energy_device)[number]
+                cut = self.cut(rank, part, number, (features[number], place, (shapes(graph), fixed)))
+                held |= {(op, number): float(cut.held_bytes(step.program)) for op, step in operations(cut, part)}
         energies = np.zeros_like(graph.charge, graph.positions.dtype)
-        return sizes(self.schedule, held, features, place, (graph, place.strain), targets, energies, self._bytes)
-
-    def _bytes(self, tree: Any) -> float:
-        """On one device, of stacked arrays or shapes."""
-        return sum(a.size * np.dtype(a.dtype).itemsize for a in jax.tree.leaves(tree)) / self.layout.width
+        return sizes(self.schedule, held, features, place, (graph, place.strain), targets, energies, width)
 
     def message(self, data: tuple[str, int, int], graph: AtomGraph) -> tuple[Any, dict]:
         """Shapes of what a transfer carries: (main, by stage)."""
-        place = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), Place.of(graph))
-        return message(data[0], data[1], self._features(graph), place, apart(self.schedule))
+        kind, virtual, _ = data
+
+        def make():
+            return message(kind, virtual, self._features(graph), shapes(Place.of(graph)), apart(self.schedule))
+
+        return self._cached(("message", kind, virtual, *_size(graph)), make)
 
     def _features(self, graph: AtomGraph) -> list[Any]:
         """Shapes of the inputs of all stages, stacked; () for the first."""
 
         def make():
-            one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), graph)
-            place = Place.of(graph)
-            place = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), place)
+            one, place = shapes((graph, Place.of(graph)), drop=1)
             found: list[Any] = [()]
             for stage in self.stages[:-1]:
                 found.append(jax.eval_shape(stage.function, stage.params, found[-1], place, (one, stage.fixed)))
             width = self.layout.width
             return [jax.tree.map(lambda a: jax.ShapeDtypeStruct((width, *a.shape), a.dtype), f) for f in found]
 
-        return self._cached(("features", graph.numbers.shape, graph.src.shape), make)
+        return self._cached(("features", *_size(graph)), make)
 
     # the loss
 

@@ -1,13 +1,34 @@
 """What travels between stages, and the bytes that a micro-batch takes on each device: from shapes alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
+from janus_jax.phases import Cut, Step
+from janus_jax.phases.tracing import Part
 from janus_jax.schedule.footprint import Sizes
 from janus_jax.schedule.instructions import Schedule, stage_of
 
 ENERGIES_WAIT = {False: ("FE", "FF", "BF", "BFt", "BFr"), True: ("FE",)}
 """Operations of the last stage after which its energies wait for the loss, by whether FE is run again for FF."""
+
+
+def parts(schedule: Schedule) -> tuple[Part, ...]:
+    """The traces that a schedule needs of each stage."""
+    return ("energy", "forces") if schedule.recompute else ("both",)
+
+
+def operations(cut: Cut, part: Part) -> Iterator[tuple[str, Step]]:
+    """(operation, program) of a stage; FE of the forces' trace is the one that is run again."""
+    for step in cut:
+        yield ("FE*" if part == "forces" and step.name == "FE" else step.name), step
+
+
+def nbytes(tree: Any) -> int:
+    """Of arrays or shapes."""
+    return sum(a.size * np.dtype(a.dtype).itemsize for a in jax.tree.leaves(tree))
 
 
 def apart(schedule: Schedule) -> frozenset[int]:
@@ -49,26 +70,30 @@ def sizes(
     graph: Any,
     targets: Any,
     energies: Any,
-    nbytes: Callable[[Any], float],
+    devices: int = 1,
 ) -> Sizes:
     """Bytes on one device of a rank.
 
     Args:
-        held: what phases hold: (operation, stage) -> bytes.
-        nbytes: of arrays or shapes, on one device.
+        held: what phases hold on one device: (operation, stage) -> bytes.
+        devices: that arrays and shapes are stacked over.
     """
+
+    def each(tree: Any) -> float:
+        return nbytes(tree) / devices
+
     carried, last = apart(schedule), schedule.stages - 1
     kept = dict(held)
     for name, stage in kept:  # what waits for the loss, and what FE* and BE will ask for
         if (name, stage) == ("FF", 0):
-            kept[name, stage] += nbytes(place)
+            kept[name, stage] += each(place)
         if name == "FE" and schedule.recompute and stage not in carried:
-            kept[name, stage] += 2 * nbytes(features[stage])
+            kept[name, stage] += 2 * each(features[stage])
         if stage == last and name in ENERGIES_WAIT[schedule.recompute]:
-            kept[name, stage] += nbytes(energies)
+            kept[name, stage] += each(energies)
     ways = [("activation", v) for v in range(1, 2 * schedule.stages)]
     ways += [("gradient", v) for v in range(2 * schedule.stages - 1)]
-    messages = {way: nbytes(message(*way, features, place, carried)) for way in ways}
+    messages = {way: each(message(*way, features, place, carried)) for way in ways}
     loss = schedule.force_device[0], schedule.energy_device[-1]
-    loaded = (nbytes(graph) + nbytes(targets) * (rank in loss) for rank in range(len(schedule.devices)))
+    loaded = (each(graph) + each(targets) * (rank in loss) for rank in range(len(schedule.devices)))
     return Sizes(kept, messages, tuple(loaded))

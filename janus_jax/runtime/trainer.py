@@ -8,7 +8,6 @@ import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ import numpy as np
 from flax import nnx
 
 from janus_jax import schedule as schedules
-from janus_jax.errors import ScheduleError, UnknownNameError
+from janus_jax.errors import ScheduleError
 from janus_jax.graph import AtomGraph, LabelCounts
 from janus_jax.models.potential import Potential
 from janus_jax.runtime import balance
@@ -25,17 +24,17 @@ from janus_jax.runtime.config import MeshConfig, PipelineConfig
 from janus_jax.runtime.executor import Executor, Step
 from janus_jax.runtime.groups import Parts, make_groups
 from janus_jax.runtime.layout import Layout, joined, shards, view
+from janus_jax.runtime.orders import checked, make_schedule
 from janus_jax.runtime.predict import PipelinePredictor
 from janus_jax.runtime.programs import NO_TERMS, Batch, Programs
 from janus_jax.runtime.transport import Transport
 from janus_jax.schedule import Schedule, Sizes
-from janus_jax.schedule.split import effort
-from janus_jax.schedule.times import TYPICAL
 from janus_jax.stages import Stage, cut_model
 from janus_jax.train import optimizer
 from janus_jax.train.loss import LossConfig, LossTerms
 from janus_jax.train.optimizer import OptimizerConfig
 from janus_jax.train.state import StepReport, Trainer, TrainState, updated
+from janus_jax.typing import shapes
 
 
 class PipelineTrainer:
@@ -68,8 +67,8 @@ class PipelineTrainer:
         self.config, self.mesh, self.method = config, mesh, self.single.method
         self.graphdef = self.single.graphdef
         share = balance.shared(micro_batches, mesh.data)
-        self.schedule = make_schedule(pipeline, mesh.pipe, share) if schedule is None else schedule
-        fitting(self.schedule, mesh.pipe, share)
+        given = schedule is not None
+        self.schedule = checked(schedule, mesh.pipe, share) if given else make_schedule(pipeline, mesh.pipe, share)
         blocks = pipeline.blocks or balance.blocks(model, mesh.pipe)
         self.stages = [_shapes_only(s) for s in cut_model(model, balance.checked(blocks, model, mesh.pipe))]
         self.layout = Layout.of(mesh)
@@ -79,7 +78,7 @@ class PipelineTrainer:
         self.executor = Executor(self.schedule, self.programs, transport)
         self.forward = Executor(self.schedule, self.programs, transport, forward=True)
         graphdef, variables = nnx.split(model)
-        self.metadata: Potential = nnx.merge(graphdef, jax.tree.map(_shape, variables))
+        self.metadata: Potential = nnx.merge(graphdef, shapes(variables))
         self.groups = make_groups(self.stages, self.schedule)
         like = jax.eval_shape(self.single.init, model)
         self.parts = Parts(self.layout, self.groups, like, self.method, mesh.shard_optimizer)
@@ -248,16 +247,12 @@ class PipelineTrainer:
         """Parameters as numpy arrays, fetched one by one."""
         if jax.process_count() == 1:
             return jax.tree.map(np.asarray, params)
-        transport = self.executor.transport
-        where = [ranks[0] for ranks in self.parts.params_ranks]
         leaves, tree = jax.tree.flatten(params)
         found = []
-        for leaf, rank in zip(leaves, where, strict=True):
-            like = jax.ShapeDtypeStruct((self.layout.width, *leaf.shape), leaf.dtype)
-            own = set(self.layout.owned[rank])
+        for leaf, ranks in zip(leaves, self.parts.params_ranks, strict=True):
+            own = set(self.layout.owned[ranks[0]])
             pieces = {d: data[None] for d, data in shards(leaf).items() if d in own}
-            stacked = transport.stacked(pieces, like, rank) if pieces else None
-            found.append(transport.fetch(stacked, like, rank)[0])
+            found.append(self.executor.transport.gather([pieces], [shapes(leaf)])[0][0])
         return jax.tree.unflatten(tree, found)
 
     def predictor(self, state: TrainState) -> PipelinePredictor:
@@ -272,52 +267,10 @@ class PipelineTrainer:
 TERMS = jax.tree.structure(NO_TERMS)
 
 
-def _shape(a: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(a.shape, a.dtype)
-
-
 def _shapes_only(stage: Stage) -> Stage:
-    params, fixed = jax.tree.map(_shape, (stage.params, stage.fixed))
-    return dataclasses.replace(stage, params=params, fixed=fixed)
+    return dataclasses.replace(stage, params=shapes(stage.params), fixed=shapes(stage.fixed))
 
 
 def _stacked(trees: Sequence[Any], data: int) -> tuple:
     runs = (trees[k : k + data] for k in range(0, len(trees), data))
     return tuple(jax.tree.map(lambda *arrays: np.stack(arrays), *run) for run in runs)
-
-
-def named(name: str, stages: int, micro_batches: int, times: schedules.PhaseTimes = TYPICAL, **options) -> Schedule:
-    """A schedule by name, the same on every machine."""
-    search = {"trials": effort(stages, micro_batches)} if name == "split" else {}
-    return schedules.make(name, stages, micro_batches, times=times, **options, **search)
-
-
-def make_schedule(
-    config: PipelineConfig, stages: int, micro_batches: int, times: schedules.PhaseTimes = TYPICAL
-) -> Schedule:
-    """The schedule that a configuration names, checked.
-
-    Raises:
-        ScheduleError: it is for other numbers, or cannot be run.
-    """
-    if config.schedule in schedules.NAMES:
-        return named(config.schedule, stages, micro_batches, times, unit=config.unit, cap=config.cap)
-    path = Path(config.schedule)
-    if not path.is_file():
-        raise UnknownNameError("pipeline.schedule (no such file either)", config.schedule, schedules.NAMES)
-    if config.unit or config.cap:
-        raise ScheduleError(f"pipeline.unit and pipeline.cap belong to wavek and split; {path} is a schedule already")
-    schedule = schedules.from_text(path.read_text())
-    fitting(schedule, stages, micro_batches)
-    return schedule
-
-
-def fitting(schedule: Schedule, stages: int, micro_batches: int) -> None:
-    """Raises ScheduleError if a schedule is not for these numbers, or cannot be run."""
-    found = schedule.stages, schedule.micro_batches, len(schedule.devices)
-    if found != (stages, micro_batches, stages):
-        raise ScheduleError(
-            f"schedule {schedule.name}: for {found[0]} stages and {found[1]} micro-batches on {found[2]} ranks; "
-            f"mesh.pipe is {stages}, batch.micro_batches / mesh.data {micro_batches}"
-        )
-    schedules.validate(schedule)

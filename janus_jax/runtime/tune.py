@@ -14,15 +14,15 @@ import jax
 from janus_jax import schedule as schedules
 from janus_jax.graph import AtomGraph, LabelCounts
 from janus_jax.runtime import multihost
+from janus_jax.runtime.orders import named, search
 from janus_jax.runtime.profile import Recorder
-from janus_jax.runtime.trainer import PipelineTrainer, named
-from janus_jax.schedule.split import effort
+from janus_jax.runtime.trainer import PipelineTrainer
+from janus_jax.schedule.tune import option
 from janus_jax.train.state import TrainState
 
 CANDIDATES, STEPS = 3, 2
 SHARE = 0.8
 """Of free device memory that micro-batches may keep; the rest is for what programs need while they run."""
-OPTION = {"split": "cap", "wavek": "unit"}
 
 
 def free_bytes(trainer: PipelineTrainer, state: TrainState) -> float | None:
@@ -56,33 +56,30 @@ def tune(
     Raises:
         ScheduleError: nothing to tune, or nothing fits; says what the smallest needs.
     """
-    batch = micro_batches, counts
+    batch, chosen_by = (micro_batches, counts), option(name)
     schedule, stages = trainer.schedule, trainer.schedule.stages
     graph = next(g for g in micro_batches if g is not None)
     sizes = trainer.sizes(graph)
-    if name not in OPTION:
-        schedules.tune(name, stages, schedule.micro_batches, schedules.paper("UMA-1.2B"))  # says why not
     jax.block_until_ready(trainer.step(state, *batch)[0])  # compiles
     record = Recorder(trainer.executor)
     jax.block_until_ready(trainer.step(state, *batch, record)[0])
     times = record.timeline().times
-    search: dict[str, Any] = {"trials": effort(stages, schedule.micro_batches)} if name == "split" else {}
-    _, tried = schedules.tune(name, stages, schedule.micro_batches, times, budget_bytes, sizes=sizes, **search)
+    size = name, stages, schedule.micro_batches
+    _, tried = schedules.tune(*size, times, budget_bytes, sizes=sizes, **search(*size))
     fitting = sorted((c for c in tried if c.fits), key=lambda choice: (choice.makespan, choice.memory))
     runs = []
     for choice in fitting[:CANDIDATES]:
-        made = named(name, stages, schedule.micro_batches, times, **{OPTION[name]: choice.value})
-        one = trainer.with_schedule(made)
+        one = trainer.with_schedule(named(*size, times, **{chosen_by: choice.value}))
         runs.append((_seconds(one, state, batch), choice, one))
     seconds, best, chosen = min(runs, key=lambda entry: (entry[0], entry[1].memory))
     figures = {
         "schedule": name,
-        OPTION[name]: best.value,
+        chosen_by: best.value,
         "step_s": seconds,
         "budget_bytes": budget_bytes,
         "phase_s": {f"{op}{stage}": value for (op, stage), value in sorted((times.table or {}).items())},
         "simulated": [dataclasses.asdict(choice) for choice in tried],
-        "measured": [{OPTION[name]: choice.value, "step_s": took} for took, choice, _ in runs],
+        "measured": [{chosen_by: choice.value, "step_s": took} for took, choice, _ in runs],
     }
     return chosen, figures
 

@@ -23,17 +23,15 @@ class Sizes:
         held: what a stage holds of a micro-batch after an operation, its graph not counted: (op, stage) -> bytes.
         messages: ("activation" or "gradient", virtual stage it goes to) -> bytes.
         loaded: a micro-batch's graph, and its labels where the loss is evaluated [devices]; or () for none.
-        constant: parameters, optimizer state, gradients of each device [devices].
     """
 
     held: Mapping[tuple[str, int], float]
     messages: Mapping[tuple[str, int], float]
     loaded: tuple[float, ...] = ()
-    constant: tuple[float, ...] = ()
 
 
 def footprint(schedule: Schedule, sizes: Sizes) -> list[np.ndarray]:
-    """Bytes after each instruction of each device, `constant` not counted."""
+    """Bytes after each instruction of each device, beside parameters, optimizer state and gradients."""
     return [_device(schedule, k, sizes) for k in range(len(schedule.devices))]
 
 

@@ -9,6 +9,20 @@ from janus_jax.schedule.registry import make
 from janus_jax.schedule.simulate import Timeline, simulate
 from janus_jax.schedule.times import PhaseTimes
 
+OPTION = {"wavek": "unit", "split": "cap"}
+"""What there is to choose, by schedule."""
+
+
+def option(name: str) -> str:
+    """What `tune` chooses for a schedule.
+
+    Raises:
+        ScheduleError: nothing.
+    """
+    if name not in OPTION:
+        raise ScheduleError(f"{name} has nothing to tune; wavek has its unit, split its cap")
+    return OPTION[name]
+
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
@@ -48,8 +62,7 @@ def tune(
     Raises:
         ScheduleError: the schedule has nothing to tune, or nothing fits; says what the smallest needs.
     """
-    if name not in ("wavek", "split"):
-        raise ScheduleError(f"{name} has nothing to tune; wavek has its unit, split its cap")
+    option(name)
     tried = []
     for value, timeline in _candidates(name, stages, micro_batches, times, sizes, transfer, blocking, search):
         memory = float(timeline.peak_memory.max())
@@ -70,6 +83,5 @@ def _candidates(
     else:
         values = sorted({min(v, micro_batches) for v in range(max(1, stages // 2), 3 * stages + 1)})
     for value in values:
-        option = {"unit": value} if name == "wavek" else {"cap": value, **search}
-        schedule = make(name, stages, micro_batches, times=times, **option)
+        schedule = make(name, stages, micro_batches, times=times, **{OPTION[name]: value}, **search)
         yield value, simulate(schedule, times, transfer, blocking=blocking, sizes=sizes)

@@ -126,20 +126,19 @@ class Evaluation:
             return Evaluation(**{name: archive[name] for name in archive.files})
 
 
-def evaluate(
-    model: Potential, graphs: Iterable[AtomGraph], capacity: Capacity, predictor: Predictor | None = None
-) -> Evaluation:
+def evaluate(model: Potential | Predictor, graphs: Iterable[AtomGraph], capacity: Capacity) -> Evaluation:
     """Predict all graphs, in batches of `capacity`, and collect predictions and labels.
 
     Args:
-        predictor: of the model, where its parameters are elsewhere.
+        model: or what predicts with it, where its parameters are elsewhere.
 
     Raises:
         CapacityError: a structure does not fit.
         UnknownElementError: the model does not know an element.
     """
     columns: dict[str, list[Any]] = {field.name: [] for field in dataclasses.fields(Evaluation)}
-    for rows in _rows(predictor or Predictor(model), graphs, capacity):
+    predict = model if isinstance(model, Predictor) else Predictor(model)
+    for rows in _rows(predict, graphs, capacity):
         for name, value in rows.items():
             columns[name].append(value)
     per_atom = {"numbers": (0,), "forces": (0, 3), "forces_label": (0, 3)}

@@ -20,6 +20,7 @@ from janus_jax.runtime import tune as tuning
 from janus_jax.runtime.profile import Recorder
 from janus_jax.runtime.trainer import PipelineTrainer
 from janus_jax.schedule import Schedule, chrome_trace, simulate, svg
+from janus_jax.schedule.tune import option
 from janus_jax.train import optimizer
 from janus_jax.train.checkpoint import Checkpoints
 from janus_jax.train.config import TrainConfig
@@ -116,8 +117,8 @@ def tuned(
     state = trainer.init(prepared.model)
     budget = tuning.free_bytes(trainer, state) if given is None else given * 2**30
     trainer, figures = tuning.tune(trainer, state, batch.micro_batches, batch.counts, name, budget)
-    option = tuning.OPTION[name]
-    pipeline = config.pipeline.model_copy(update={option: figures[option]})
+    chosen = option(name)
+    pipeline = config.pipeline.model_copy(update={chosen: figures[chosen]})
     return trainer, config.model_copy(update={"pipeline": pipeline}), figures
 
 
@@ -150,12 +151,11 @@ class Loop:
         prepared: Prepared,
         folder: Path,
         checkpoints: Checkpoints,
-        trainer: Trainer | PipelineTrainer | None = None,
+        trainer: Trainer | PipelineTrainer,
     ):
         self.config, self.data, self.folder, self.checkpoints = config, prepared, folder, checkpoints
         self.rate = jax.jit(optimizer.schedule(config.optimizer, config.steps))
-        self.trainer = trainer or make_trainer(config, prepared.model)
-        self.primary = multihost.primary()
+        self.trainer, self.primary = trainer, multihost.primary()
         self.fresh = self.trainer.init(prepared.model)
 
     def restore(self) -> tuple[TrainState, Progress]:
@@ -303,7 +303,7 @@ class Loop:
         """Metrics of the averaged weights. Returns (progress, whether they are the best so far)."""
         began, compiled = time.perf_counter(), compilation.count(prediction.compiled)
         predictor = self.trainer.predictor(state)
-        evaluation = evaluate(predictor.model, self.data.validation, self.data.capacity, predictor)
+        evaluation = evaluate(predictor, self.data.validation, self.data.capacity)
         if compilation.count(prediction.compiled) > compiled:
             self._compiled(step, "prediction", time.perf_counter() - began)
         value = evaluation.loss(self.config.loss)

@@ -167,7 +167,7 @@ def _go(
     prepared: Prepared,
     folder: Path,
     began: float,
-    trainer: Trainer | PipelineTrainer | None = None,
+    trainer: Trainer | PipelineTrainer,
 ) -> RunResult:
     with ExitStack() as closing:
         checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep_every_steps)
@@ -225,7 +225,7 @@ def _finish(config: TrainConfig, prepared: Prepared, folder: Path, outcome: Outc
     for name, data in parts.items():
         if data is None or not len(data):
             continue
-        evaluation = evaluate(outcome.model, data, prepared.capacity, outcome.predictor)
+        evaluation = evaluate(outcome.predictor, data, prepared.capacity)
         figures[name] = evaluation.metrics()
         if not multihost.primary():
             continue

@@ -7,7 +7,7 @@ from janus_jax.cli.main import main
 from janus_jax.errors import CapacityError, MeshError, ScheduleError, UnknownNameError
 from janus_jax.runtime import multihost
 from janus_jax.runtime.config import PipelineConfig
-from janus_jax.runtime.trainer import make_schedule
+from janus_jax.runtime.orders import make_schedule
 from janus_jax.schedule import make, to_text
 from janus_jax.train import run
 from tests.test_janus_jax.test_runtime.conftest import pipeline

@@ -114,7 +114,7 @@ def test_plan_of_the_paper_models_needs_no_device(monkeypatch, tmp_path):
         ["model.channels=16", "model.hidden_channels=16", "model.lmax=1", "model.mmax=1"],
     )
     found = plan(wide, neighbors=30.0)
-    assert found.blocks == (1,) * 8
+    assert found.figures["blocks"] == [1] * 8
     assert wide.batch.atoms * wide.batch.micro_batches == 12800
     assert 0 < found.figures["bubble"] < 0.5
     assert config.load("configs/train/esen_100m.yaml").model.num_layers == 16

@@ -160,7 +160,8 @@ def test_steps_without_a_finite_gradient_name_their_frames_and_keep_the_last_goo
     settings = config.load(tmp_path / "run" / "config.yaml")
     prepared = prepare(settings)
     checkpoints = loop.Checkpoints(tmp_path / "run" / "checkpoints")
-    work = loop.Loop(settings, prepared, tmp_path / "run", checkpoints)
+    trainer = loop.make_trainer(settings, prepared.model)
+    work = loop.Loop(settings, prepared, tmp_path / "run", checkpoints, trainer)
     state, progress = work.restore()
     checkpoints.close()
     assert progress.skipped == 2
