@@ -27,7 +27,7 @@ def bisect_padded(positions, mask, size: int):
     n / size must be a power of two. Rows without a point (mask False) go to the end of their run, so
     that the first chunks are full.
     """
-    rows = jnp.arange(len(positions))[None]  # [runs, rows of a run]
+    rows = jnp.arange(len(positions), dtype=jnp.int32)[None]  # [runs, rows of a run]
     while rows.shape[1] > size:
         run, used = positions[rows], mask[rows]
         low = jnp.where(used[..., None], run, jnp.inf).min(1)
