@@ -90,7 +90,7 @@ def estimate(system: Atoms, cut: Cut, settings: Settings, rows: int) -> Capacity
         degree=room(max(edges)),
         local=tuple(room(rows * n, 1.1) for n in edges),
         remote=tuple(room(rows * n * remote, 1.2) for n in edges) if ranks > 1 else (8,) * len(edges),
-        halo=(sent,) * len(edges),
+        halo=((room(shell),) if transport.kind == "ragged" else sent,) * len(edges),
     )
 
 

@@ -9,7 +9,8 @@ Source: Tessera, section 3.4 (plan reuse, one buffer for several quantities).
 """
 
 import dataclasses
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,33 @@ def static(**options):
     return dataclasses.field(metadata={"static": True}, **options)
 
 
+class Ragged(NamedTuple):
+    """One direction of `jax.lax.ragged_all_to_all`: [K] int32 each, by the rank at the other end."""
+
+    input_offsets: jax.Array
+    send_sizes: jax.Array
+    output_offsets: jax.Array
+    receive_sizes: jax.Array
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _ragged(buffer: jax.Array, out: Ragged, back: Ragged, axis: str) -> jax.Array:
+    """Rows to other ranks by sizes known at run time. Its transpose is itself the other way round."""
+    return jax.lax.ragged_all_to_all(buffer, jnp.zeros_like(buffer), *out, axis_name=axis)
+
+
+def _ragged_forward(buffer, out, back, axis):
+    return _ragged(buffer, out, back, axis), (out, back)
+
+
+def _ragged_backward(axis, residuals, cotangent):
+    out, back = residuals
+    return _ragged(cotangent, back, out, axis), None, None
+
+
+_ragged.defvjp(_ragged_forward, _ragged_backward)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -31,6 +59,8 @@ class Plan:
         send: [h] int32, owned rows to send, slot after slot.
         send_mask, halo_mask: [h] bool, which rows to send and which halo rows are real.
         local, remote: edges from owned rows and from halo rows (`src` from n on), with the skin.
+        ragged: for that exchange, sizes and offsets of the way out and of the way back; its halo has no padding
+            between ranks.
         transport, lengths: static; the halo of slot p has lengths[p] rows.
     """
 
@@ -39,6 +69,7 @@ class Plan:
     halo_mask: jax.Array
     local: Edges
     remote: Edges
+    ragged: tuple["Ragged", "Ragged"] | None
     transport: Transport = static()
     lengths: tuple[int, ...] = static()
 
@@ -89,4 +120,6 @@ def _exchange(rows: jax.Array, plan: Plan) -> jax.Array:
         gathered = jax.lax.all_gather(rows, transport.axis, tiled=True)
         return jnp.where(plan.halo_mask[:, None], gathered, jnp.zeros((), rows.dtype))
     buffer = jnp.where(plan.send_mask[:, None], rows[plan.send], jnp.zeros((), rows.dtype))
+    if plan.ragged is not None:
+        return _ragged(buffer, *plan.ragged, transport.axis)
     return transport.send(buffer, plan.lengths)

@@ -58,7 +58,9 @@ def chunked(points, mask, target: int):
     return jnp.where((rows < count) & jnp.pad(mask, (0, padded))[rows], rows, -1)
 
 
-def search(queries, query_mask, points, point_mask, images, image_mask, cell, cutoff, reach, *, capacity, same, lengths):
+def search(
+    queries, query_mask, points, point_mask, images, image_mask, cell, cutoff, reach, *, capacity, same, lengths
+):
     """Edges from images of points to queries.
 
     Args:

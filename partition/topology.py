@@ -21,7 +21,7 @@ import numpy as np
 from partition import boxes
 from partition.capacity import Capacity, Need
 from partition.cell import combine, displacements, slack, squared, wrap
-from partition.plan import Plan, exchange_halo, static
+from partition.plan import Plan, Ragged, exchange_halo, static
 from partition.search import Edges, compact, near_box, search
 from partition.transport import Transport
 
@@ -159,12 +159,14 @@ def _plan(owned, sent, other_mask, local: Edges, remote: Edges, transport, lengt
     if transport.kind == "all_gather":
         remote = dataclasses.replace(remote, src=jnp.where(remote.mask, remote.src + owned, 0))
         none = jnp.zeros(0, jnp.int32)
-        return Plan(none, none > 0, other_mask, local, remote, transport, ()), none
+        return Plan(none, none > 0, other_mask, local, remote, None, transport, ()), none
     if not lengths:
         none = jnp.zeros(0, jnp.int32)
-        return Plan(none, none > 0, none > 0, local, remote, transport, ()), none
+        return Plan(none, none > 0, none > 0, local, remote, None, transport, ()), none
     used = jnp.zeros(len(other_mask), bool).at[remote.src].max(remote.mask)
     asked = transport.back(used.astype(jnp.int32), lengths) > 0
+    if transport.kind == "ragged":
+        return _ragged_plan(owned, sent, used, asked, local, remote, transport, halo_lengths)
     starts, halo_starts = np.cumsum([0, *lengths]), np.cumsum([0, *halo_lengths])
     place, send, real, counts = [], [], [], []
     for slot, length in enumerate(halo_lengths):  # both ends keep the order of the candidates
@@ -177,8 +179,30 @@ def _plan(owned, sent, other_mask, local: Edges, remote: Edges, transport, lengt
     rows = jnp.concatenate(send)
     src = jnp.where(remote.mask, owned + jnp.concatenate(place)[remote.src], 0)
     remote = dataclasses.replace(remote, src=src)
-    plan = Plan(jnp.maximum(rows, 0), rows >= 0, jnp.concatenate(real), local, remote, transport, halo_lengths)
+    plan = Plan(jnp.maximum(rows, 0), rows >= 0, jnp.concatenate(real), local, remote, None, transport, halo_lengths)
     return plan, jnp.stack(counts)
+
+
+def _ragged_plan(owned, sent, used, asked, local, remote, transport, halo_lengths):
+    """A plan whose halo has no padding between ranks."""
+    (length,) = halo_lengths
+
+    def swap(counts):
+        return jax.lax.all_to_all(counts[:, None], transport.axis, 0, 0)[:, 0]
+
+    sizes = [mask.reshape(transport.ranks, -1).sum(1, dtype=jnp.int32) for mask in (asked, used)]
+    starts = [jnp.cumsum(size, dtype=jnp.int32) - size for size in sizes]
+    ragged = (
+        Ragged(starts[0], sizes[0], swap(starts[1]), sizes[1]),
+        Ragged(starts[1], sizes[1], swap(starts[0]), sizes[0]),
+    )
+    chosen, count = compact(asked, length)
+    place = jnp.cumsum(used, dtype=jnp.int32) - 1
+    remote = dataclasses.replace(remote, src=jnp.where(remote.mask, owned + place[remote.src], 0))
+    real = jnp.arange(length, dtype=jnp.int32) < sizes[1].sum()
+    send = jnp.where(chosen >= 0, sent[chosen], 0)
+    plan = Plan(send, chosen >= 0, real, local, remote, ragged, transport, halo_lengths)
+    return plan, jnp.maximum(count, sizes[1].sum())[None]
 
 
 def continuous(topology: Topology, positions, cell):
