@@ -13,6 +13,7 @@ import numpy as np
 from partition import boxes
 from partition.cell import combine, heights, images
 from partition.cut import Atoms
+from partition.exchange import Requests
 from partition.layout import Cut
 
 MOST_BINS = 8192
@@ -20,7 +21,7 @@ BIN_BYTES = 16 * 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BinRequests:
+class BinRequests(Requests):
     """`bins` [3]: how many along each axis; `boxes` [K, 4, 3] of ranks, for a first look; `images` [images, 3]."""
 
     system: Atoms
@@ -63,7 +64,7 @@ class BinRequests:
                 inside = ((at >= 0) & (at < near.shape)).all(1)
                 inside[inside] = near[tuple(at[inside].T)]
                 ids.append(atoms[inside])
-                turns.append(np.broadcast_to(image, (inside.sum(), 3)))
+                turns.append(np.broadcast_to(image, (int(inside.sum()), 3)))
         if not ids:
             return np.zeros(0, np.int64), np.zeros((0, 3), np.int32)
         return np.concatenate(ids), np.concatenate(turns)

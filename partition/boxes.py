@@ -37,7 +37,7 @@ def shifted(box, image, cell):
 
 
 def bound(a, b, heights):
-    """Lower bound (Å) of the distance between points in boxes `a` and `b` [..., 4, 3]; `heights`: face distances [3]."""
+    """Lower bound (Å) of the distance between points in boxes `a` and `b` [..., 4, 3]; heights: face distances [3]."""
     np_ = xp(a)
 
     def gap(low_a, high_a, low_b, high_b):

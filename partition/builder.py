@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 

@@ -6,6 +6,7 @@ an overflow is a lower bound, so growth may take a few builds.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -89,7 +90,7 @@ def grow(capacity: Capacity, need: Need) -> Capacity | None:
     if not over(capacity, need):
         return None
 
-    def longer(needed, have):
+    def longer(needed: Any, have: Any) -> Any:
         if isinstance(have, tuple):
             return tuple(longer(n, h) for n, h in zip(needed, have, strict=True))
         return bucket(int(SPARE * int(needed))) if needed > have else have

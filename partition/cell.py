@@ -113,7 +113,7 @@ def heights(cell):
     return 1 / xp(cell).sqrt((inverse * inverse).sum(0))
 
 
-def wrap(positions, cell, pbc):
+def wrap(positions: Any, cell: Any, pbc: Any) -> tuple[Any, Any]:
     """Fold periodic directions into the cell: wrapped positions, and w with positions = wrapped + w @ cell.
 
     The second pass folds what rounding left on the far face, such as -1e-50, whose image is the face itself.
@@ -160,7 +160,8 @@ def image_range(cell: np.ndarray, pbc: np.ndarray, reach: float) -> tuple[int, i
     |f_j + n - f_i| h <= reach with |f_j - f_i| <= 1, so |n| <= 1 + reach / h.
     """
     counts = np.floor(1 + reach / heights(np.asarray(cell)) + 1e-6)
-    return tuple(int(n) if periodic else 0 for n, periodic in zip(counts, np.asarray(pbc), strict=True))
+    x, y, z = (int(n) if periodic else 0 for n, periodic in zip(counts, np.asarray(pbc), strict=True))
+    return x, y, z
 
 
 def images(cell: np.ndarray, pbc: np.ndarray, reach: float) -> np.ndarray:

@@ -77,7 +77,7 @@ def _first(keys, values):
         open_ = low < high
         return jnp.where(open_ & less, middle + 1, low), jnp.where(open_ & ~less, middle, high)
 
-    return jax.lax.fori_loop(0, int(len(keys[0])).bit_length() + 1, halve, (low, high))[0]
+    return jax.lax.fori_loop(0, len(keys[0]).bit_length() + 1, halve, (low, high))[0]
 
 
 def ranks_of(levels, ids, mask, total: int, ranks: int, axis: str, weights=None) -> jax.Array:

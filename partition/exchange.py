@@ -13,8 +13,8 @@ table of requests (rank x run x image).
 Source: Tessera, sections 3.2, 3.3 and appendix C.
 """
 
+import abc
 import dataclasses
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -52,29 +52,28 @@ class Traffic:
         return self.atoms.sum(1) * POSITION_BYTES
 
 
-@runtime_checkable
-class Requests(Protocol):
+class Requests(abc.ABC):
     """Who asks whom for what."""
 
     system: Atoms
     cut: Cut
 
     @property
+    @abc.abstractmethod
     def pairs(self) -> np.ndarray:
         """[K, K]: rank q asks rank s for something; the diagonal is set."""
-        ...
 
     @property
+    @abc.abstractmethod
     def metadata_bytes(self) -> int:
         """Published by a rank before anything is sent, the largest."""
-        ...
 
+    @abc.abstractmethod
     def candidates(self, rank: int, stride: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Atoms (ids [m]) and images ([m, 3]) that `rank` searches besides its own atoms; each pair once.
 
         `stride`: only every so many atoms, for estimates.
         """
-        ...
 
 
 def traffic(requests: Requests, scheme: str = "", stride: int = 1) -> Traffic:
@@ -93,7 +92,7 @@ def traffic(requests: Requests, scheme: str = "", stride: int = 1) -> Traffic:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BoxRequests:
+class BoxRequests(Requests):
     """Requests by boxes of runs of atoms.
 
     Attributes:

@@ -25,13 +25,13 @@ def offsets(shape: tuple[int, int, int], pairs: np.ndarray) -> tuple[tuple[int, 
     """Logical offsets (source minus asking rank, modulo the grid) along which some rank asks another one."""
     asking, asked = np.nonzero(pairs)
     difference = (np.stack(np.unravel_index(asked, shape), -1) - np.stack(np.unravel_index(asking, shape), -1)) % shape
-    return tuple(sorted({tuple(int(k) for k in row) for row in np.unique(difference, axis=0)} - {(0, 0, 0)}))
+    return tuple(sorted({(int(x), int(y), int(z)) for x, y, z in np.unique(difference, axis=0)} - {(0, 0, 0)}))
 
 
 def source(shape: tuple[int, int, int], offset: tuple[int, int, int]) -> np.ndarray:
     """The rank each rank receives from along an offset [K]: a permutation."""
     where = np.stack(np.unravel_index(np.arange(np.prod(shape)), shape), -1)
-    return np.ravel_multi_index(tuple(((where + offset) % shape).T), shape)
+    return np.asarray(np.ravel_multi_index(tuple(((where + offset) % shape).T), shape))
 
 
 def choose(system: Atoms, ranks: int, cutoff: float, **weighted) -> Cut:

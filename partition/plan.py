@@ -19,10 +19,6 @@ from partition.search import Edges
 from partition.transport import Transport
 
 
-def static(**options):
-    return dataclasses.field(metadata={"static": True}, **options)
-
-
 class Ragged(NamedTuple):
     """One direction of `jax.lax.ragged_all_to_all`: [K] int32 each, by the rank at the other end."""
 
@@ -70,8 +66,8 @@ class Plan:
     local: Edges
     remote: Edges
     ragged: tuple["Ragged", "Ragged"] | None
-    transport: Transport = static()
-    lengths: tuple[int, ...] = static()
+    transport: Transport = dataclasses.field(metadata={"static": True})
+    lengths: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 
     @property
     def halo(self) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 from partition import boxes
 from partition.capacity import Capacity, Need
 from partition.cell import combine, displacements, slack, squared, wrap
-from partition.plan import Plan, Ragged, exchange_halo, static
+from partition.plan import Plan, Ragged, exchange_halo
 from partition.search import Edges, compact, near_box, search
 from partition.transport import Transport
 
@@ -57,7 +57,7 @@ class Topology:
     reference: jax.Array
     cell: jax.Array
     plans: tuple[Plan, ...]
-    settings: Settings = static()
+    settings: Settings = dataclasses.field(metadata={"static": True})
 
 
 def build(positions, ids, cell, images, image_mask, settings: Settings, capacity: Capacity) -> tuple[Topology, Need]:
