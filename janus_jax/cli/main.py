@@ -153,6 +153,23 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--model", help="ratios of a model in the paper: UMA-1.2B, UMA-2.3B, eSEN-100M, eSEN-220M")
     sub.add_argument("--plot", default="plan.png", help="picture to write (default: %(default)s)")
 
+    sub = command("partition", "how a structure is cut among ranks, and what they would exchange")
+    sub.add_argument("file", help="structure in any format ASE reads")
+    sub.add_argument("--ranks", type=int, default=8, metavar="K", help="(default: %(default)s)")
+    sub.add_argument(
+        "--cut", choices=("auto", "grid", "hilbert", "morton"), default="auto", help="(default: %(default)s)"
+    )
+    sub.add_argument("--cutoff", type=float, default=5.5, help="Å (default: %(default)s)")
+    sub.add_argument("--skin", type=float, default=0.0, help="Å, on top of the cutoff (default: %(default)s)")
+    sub.add_argument(
+        "--scheme", choices=("all-gather", "rank-box", "multi-box", "spatial-bin"), default="rank-box",
+        help="how candidates are asked for (default: %(default)s)",
+    )  # fmt: skip
+    sub.add_argument("--balance", choices=("atoms", "edges"), default="atoms", help="(default: %(default)s)")
+    sub.add_argument("--channels", type=int, default=1152, help="numbers of an atom's features (default: %(default)s)")
+    sub.add_argument("--frame", type=int, default=0, help="of a trajectory (default: %(default)s)")
+    sub.add_argument("--plot", help="PNG to write (default: NAME.partition.png here)")
+
     sub = command("launch", "run a command in several processes of this machine that work as one")
     sub.add_argument("-n", "--processes", type=int, default=2, help="(default: %(default)s)")
     sub.add_argument("words", nargs=argparse.REMAINDER, metavar="-- train ...", help="the command, after --")
