@@ -107,7 +107,7 @@ def bin_requests(system: Atoms, cut: Cut, reach: float) -> BinRequests:
     spread = (fractional - system.low) / _span(system)
     while True:
         bins = np.maximum(np.floor(lengths / width), 1.0)
-        if np.prod(bins) <= max(2**22, 4 * len(system)):  # occupancy is kept as an array
+        if np.prod(bins) <= max(2**18, 4 * len(system)):  # occupancy is kept as an array
             bins = bins.astype(np.int64)
             at = np.minimum((spread * bins).astype(np.int64), bins - 1)
             occupied = np.unique(((owner * bins[0] + at[:, 0]) * bins[1] + at[:, 1]) * bins[2] + at[:, 2])

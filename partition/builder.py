@@ -132,11 +132,12 @@ class Builder:
         raise AssertionError
 
     def _cell(self, cell, turns, dtype):
-        spare = self.capacity.images - len(turns)
+        padded = np.zeros((self.capacity.images, 3), np.int32)
+        padded[: len(turns)] = turns
         place = NamedSharding(self.mesh, PartitionSpec())
         arrays = (
             cell.astype(dtype),
-            np.pad(turns, ((0, spare), (0, 0))).astype(np.int32),
+            padded,
             np.arange(self.capacity.images) < len(turns),
         )
         return tuple(jax.device_put(array, place) for array in arrays)

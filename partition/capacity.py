@@ -14,6 +14,7 @@ import numpy as np
 from partition.errors import CapacityError, checked
 
 SPARE = 1.1
+Leaf = Any  # an array, or what stands for one in a tree of shapes or of shardings
 
 
 def bucket(count: int) -> int:
@@ -59,18 +60,18 @@ class Need:
         far: whether an atom is too many cells away for 32 bits.
     """
 
-    sent: jax.Array
-    images: jax.Array
-    own: jax.Array
-    others: jax.Array
-    blocks: jax.Array
-    chunk: jax.Array
-    degree: jax.Array
-    local: jax.Array
-    remote: jax.Array
-    halo: jax.Array
-    outside: jax.Array
-    far: jax.Array
+    sent: Leaf
+    images: Leaf
+    own: Leaf
+    others: Leaf
+    blocks: Leaf
+    chunk: Leaf
+    degree: Leaf
+    local: Leaf
+    remote: Leaf
+    halo: Leaf
+    outside: Leaf
+    far: Leaf
 
 
 def over(capacity: Capacity, need: Need) -> dict[str, tuple[int, int]]:

@@ -67,7 +67,7 @@ def in_threads(work: Callable[[Any], None], items: Sequence[Any]) -> None:
         list(pool.map(work, items))
 
 
-def extremes(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def extremes(rows: Any) -> tuple[np.ndarray, np.ndarray]:
     """Smallest and largest of rows [n, 3], n > 0 (reduceat is many times faster here than min)."""
     return np.minimum.reduceat(rows, [0])[0], np.maximum.reduceat(rows, [0])[0]
 

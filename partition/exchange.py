@@ -209,24 +209,29 @@ def _images(system: Atoms, ids, starts, queries, reach) -> tuple[np.ndarray, np.
     """Images of runs within reach of the system: (run, image [., 3], box of the atoms that are)."""
     inverse, height = np.linalg.inv(system.cell), heights(system.cell)
     everything = whole(system)
-    found_run, found_image, found_box = [], [], []
+    turns = images(system.cell, system.pbc, reach)
     used = np.flatnonzero(np.diff(starts))
-    for image in images(system.cell, system.pbc, reach):
+    near = np.zeros((len(used), len(turns)), bool)
+    for k, image in enumerate(turns):
         moved = boxes.shifted(queries[used], image.astype(float)[None], system.cell)
-        near = used[boxes.bound(moved, everything[None], height) <= reach]
-        if not image.any():
-            found_run.append(near)
-            found_image.append(np.broadcast_to(image, (len(near), 3)))
-            found_box.append(queries[near])
-            continue
-        for run in near:  # few: runs at the faces
-            positions = np.take(system.positions, ids[starts[run] : starts[run + 1]], axis=0)
-            points = boxes.points(positions + combine(image.astype(float), system.cell), inverse)
+        near[:, k] = boxes.bound(moved, everything[None], height) <= reach
+    found: list[list[tuple[int, np.ndarray]]] = [[] for _ in used]
+
+    def one(k: int) -> None:
+        """Boxes of the images of one run, from its atoms near the faces of the system."""
+        positions = np.take(system.positions, ids[starts[used[k]] : starts[used[k] + 1]], axis=0)
+        inside = combine(positions, inverse) - system.low
+        faces = (inside * height <= reach) | ((system.span - inside) * height <= reach)
+        positions = positions[(faces & system.pbc).any(1)]
+        for turn in np.flatnonzero(near[k]):
+            points = boxes.points(positions + combine(turns[turn].astype(float), system.cell), inverse)
             points = points[boxes.point_bound(points, everything[None], height) <= reach]
             if len(points):
-                found_run.append(np.array([run]))
-                found_image.append(image[None])
-                found_box.append(boxes.around(points)[None])
-    if not found_run:
-        return np.zeros(0, int), np.zeros((0, 3), np.int32), np.zeros((0, 4, 3))
-    return np.concatenate(found_run), np.concatenate(found_image), np.concatenate(found_box)
+                found[k].append((int(turn), boxes.around(points)))
+
+    near, own = near & turns.any(1), near & ~turns.any(1)
+    in_threads(one, np.flatnonzero(near.any(1)).tolist())
+    run = [used[own.any(1)], *(np.full(len(some), used[k]) for k, some in enumerate(found))]
+    image = [np.zeros((int(own.any(1).sum()), 3), np.int32), *(turns[[t for t, _ in some]] for some in found if some)]
+    box = [queries[used[own.any(1)]], *(np.stack([b for _, b in some]) for some in found if some)]
+    return np.concatenate(run), np.concatenate(image), np.concatenate(box)

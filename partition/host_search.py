@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import vesin
 
-from partition.cell import combine, displacements, extremes, slack, squared
+from partition.cell import combine, displacements, extremes, heights, slack, squared
+from partition.cut import atoms, cut
 from partition.errors import checked
-from partition.exchange import Requests
+from partition.exchange import Requests, requests
 
 MOST_CELLS = 100_000
 
@@ -41,20 +42,32 @@ def search(owned: np.ndarray, candidates: np.ndarray, images: np.ndarray, cell: 
     moved = np.concatenate([owned, candidates + combine(images.astype(owned.dtype), cell)]).astype(float)
     if n == 0:
         return Pairs(np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros((0, 3), np.int32))
-    # vesin rounds in its own way: it searches a little farther, and the decision is made below
-    reach = cutoff + slack(cutoff, float(np.abs(moved).max()), owned.dtype)
+    # vesin rounds in its own way: it searches a little farther, and pairs near the cutoff are decided here
+    spare = slack(cutoff, float(np.abs(moved).max()), owned.dtype)
     rows = np.arange(checked("atoms and candidates of a rank", len(moved)), dtype=np.int32)
-    centre, other = _near(moved, rows[:n], rows[n:], reach)
-    image = np.concatenate([np.zeros((n, 3), np.int32), images.astype(np.int32)])[other]
+    dst, src, distance = _near(moved, rows[:n], rows[n:], cutoff + spare)
+    turns = np.concatenate([np.zeros((n, 3), np.int32), images.astype(np.int32)])
+    inside = distance < cutoff - spare
+    edge = np.flatnonzero(~inside)
     points = np.concatenate([owned, candidates])
-    near = squared(displacements(points, other, centre, image, cell)) < np.square(owned.dtype.type(cutoff))
-    order = np.flatnonzero(near)
-    order = order[np.argsort(centre[order], kind="stable")]
-    return Pairs(other[order], centre[order], image[order])
+    vectors = displacements(points, src[edge], dst[edge], turns[src[edge]], cell)
+    inside[edge] = squared(vectors) < np.square(owned.dtype.type(cutoff))
+    dst, src = dst[inside], src[inside]
+    order = _sorted(dst, n)
+    src = src[order]
+    return Pairs(src, dst[order], turns[src])
 
 
-def _near(points, mine, others, reach: float) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of `mine` with any of `mine` and `others` (rows of `points`) that may be within `reach`.
+def _sorted(dst: np.ndarray, count: int) -> np.ndarray:
+    """Stable order of destinations below `count`; numpy sorts 16-bit numbers by radix, in linear time."""
+    if count <= 2**16:
+        return np.argsort(dst.astype(np.uint16), kind="stable")
+    low = np.argsort((dst & 0xFFFF).astype(np.uint16), kind="stable")
+    return low[np.argsort((dst[low] >> 16).astype(np.uint16), kind="stable")]
+
+
+def _near(points, mine, others, reach: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of `mine` with any of `mine` and `others` (rows of `points`) within `reach`, and their distances.
 
     vesin 0.6 divides by zero where a long and thin box has more than 100,000 cells, and makes cells larger
     than the cutoff in any box that has: such boxes are divided.
@@ -66,14 +79,19 @@ def _near(points, mine, others, reach: float) -> tuple[np.ndarray, np.ndarray]:
         order = np.argpartition(points[mine, axis], len(mine) // 2)
         halves = np.sort(mine[order[: len(mine) // 2]]), np.sort(mine[order[len(mine) // 2 :]])
         parts = [_near(points, a, np.concatenate([b, others]), reach) for a, b in (halves, halves[::-1])]
-        return tuple(np.concatenate(part) for part in zip(*parts, strict=True))  # type: ignore[return-value]
+        dst, src, distance = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return dst, src, distance
     rows = np.concatenate([mine, others])
-    found = vesin.NeighborList(cutoff=reach, full_list=True).compute(
-        points=points[rows] - low, box=np.zeros((3, 3)), periodic=False, quantities="ij"
+    first, second, distance = vesin.NeighborList(cutoff=reach, full_list=False).compute(
+        points=points[rows] - low, box=np.zeros((3, 3)), periodic=False, quantities="ijd"
     )
-    centre, other = (np.asarray(index) for index in found)
-    kept = centre < len(mine)
-    return rows[centre[kept]], rows[other[kept]]
+    first, second = first.astype(np.int32), second.astype(np.int32)
+    parts = []
+    for dst, src in ((first, second), (second, first)):
+        kept = dst < len(mine)
+        parts.append((rows[dst[kept]], rows[src[kept]], distance[kept]))
+    dst, src, distance = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return dst, src, distance
 
 
 def all_pairs(requests: Requests, cutoff: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -87,3 +105,20 @@ def all_pairs(requests: Requests, cutoff: float) -> tuple[np.ndarray, np.ndarray
         parts.append((i, j, pairs.image + system.turns[i] - system.turns[j]))
     i, j, image = (np.concatenate(part) for part in zip(*parts, strict=True))
     return i, j, image
+
+
+def neighbors(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float) -> tuple:
+    """Pairs of a whole system without ranks: (centre i, neighbour j, image S), in any cell.
+
+    Raises:
+        CellError: as `cut.atoms`.
+    """
+    system = atoms(positions, cell, pbc)
+    return all_pairs(requests(system, cut(system, 1, "hilbert"), cutoff), cutoff)
+
+
+def vesin_safe(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float) -> bool:
+    """Whether vesin may be given this system as it is: see `_near`."""
+    fractional = positions @ np.linalg.inv(cell)
+    extent = np.where(pbc, 1.0, np.ptp(fractional, axis=0) if len(positions) else 0.0) * heights(cell)
+    return bool(np.prod(extent / cutoff + 1) <= MOST_CELLS)

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from partition.search import Edges
+from partition.capacity import Leaf
 from partition.transport import Transport
 
 
 class Ragged(NamedTuple):
     """One direction of `jax.lax.ragged_all_to_all`: [K] int32 each, by the rank at the other end."""
 
-    input_offsets: jax.Array
-    send_sizes: jax.Array
-    output_offsets: jax.Array
-    receive_sizes: jax.Array
+    input_offsets: Leaf
+    send_sizes: Leaf
+    output_offsets: Leaf
+    receive_sizes: Leaf
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -54,18 +54,18 @@ class Plan:
     Attributes:
         send: [h] int32, owned rows to send, slot after slot.
         send_mask, halo_mask: [h] bool, which rows to send and which halo rows are real.
-        local, remote: edges from owned rows and from halo rows (`src` from n on), with the skin.
+        local, remote: `search.Edges` from owned rows and from halo rows (`src` from n on), with the skin.
         ragged: for that exchange, sizes and offsets of the way out and of the way back; its halo has no padding
             between ranks.
         transport, lengths: static; the halo of slot p has lengths[p] rows.
     """
 
-    send: jax.Array
-    send_mask: jax.Array
-    halo_mask: jax.Array
-    local: Edges
-    remote: Edges
-    ragged: tuple["Ragged", "Ragged"] | None
+    send: Leaf
+    send_mask: Leaf
+    halo_mask: Leaf
+    local: Leaf
+    remote: Leaf
+    ragged: Leaf
     transport: Transport = dataclasses.field(metadata={"static": True})
     lengths: tuple[int, ...] = dataclasses.field(metadata={"static": True})
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from partition import boxes
+from partition.capacity import Leaf
 from partition.cell import combine, squared
 from partition.chunks import bisect_padded
 
@@ -22,10 +23,10 @@ TARGET = 64  # rows of a chunk; blocks of candidates have half as many
 class Edges:
     """Directed edges [E], sorted by destination: r = x[src] + image @ cell - x[dst]. Padding comes last."""
 
-    src: jax.Array
-    dst: jax.Array
-    image: jax.Array
-    mask: jax.Array
+    src: Leaf
+    dst: Leaf
+    image: Leaf
+    mask: Leaf
 
 
 def compact(mask: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:

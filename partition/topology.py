@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from partition import boxes
-from partition.capacity import Capacity, Need
+from partition.capacity import Capacity, Leaf, Need
 from partition.cell import combine, displacements, slack, squared, wrap
 from partition.plan import Plan, Ragged, exchange_halo
 from partition.search import Edges, compact, near_box, search
@@ -50,13 +50,13 @@ class Topology:
         ids: [n] int32, -1 for padding.
         reference: [n, 3] wrapped positions of the build.
         cell: [3, 3] of the build.
-        plans: one for each cutoff.
+        plans: a `Plan` for each cutoff.
     """
 
-    ids: jax.Array
-    reference: jax.Array
-    cell: jax.Array
-    plans: tuple[Plan, ...]
+    ids: Leaf
+    reference: Leaf
+    cell: Leaf
+    plans: Leaf
     settings: Settings = dataclasses.field(metadata={"static": True})
 
 

@@ -12,6 +12,7 @@ SHOWN_ATOMS = 20_000
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     os.environ["JAX_PLATFORMS"] = "cpu"  # on the host; accelerators stay free
+    import ase
     import ase.io
     from ase.io.formats import UnknownFileTypeError
     from rich.console import Console
@@ -28,8 +29,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError(f"--skin {arguments.skin}: must not be negative")
     try:
         structure = ase.io.read(arguments.file, index=arguments.frame)
-    except (UnknownFileTypeError, ValueError, IndexError, StopIteration) as error:
-        raise StructureError(f"{arguments.file}: ASE cannot read frame {arguments.frame} ({error})") from None
+    except FileNotFoundError:
+        raise
+    except (UnknownFileTypeError, ValueError, IndexError, StopIteration, OSError) as error:
+        why = f" ({error})" if str(error) else ""
+        raise StructureError(f"{arguments.file}: ASE cannot read frame {arguments.frame}{why}") from None
+    assert isinstance(structure, ase.Atoms)  # one frame was asked for
     reach = arguments.cutoff + arguments.skin
     try:
         system = atoms(structure.positions, structure.cell.array, structure.pbc)
@@ -57,22 +62,25 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def draw(system, made, counts, path: Path) -> None:
-    """Two projections of the shards, and the load of each rank."""
+    """Two slices through the shards, and the load of each rank."""
     import numpy as np
 
     from janus_jax import plotting
 
-    figure, (top, side, load) = plotting.figure(3, 1, width=4.6, height=4.2)
-    ids = np.random.default_rng(0).permutation(len(system))[:SHOWN_ATOMS]
-    owner, where = made.owner()[ids], system.positions[ids]
-    # ranks next to each other in the order get colours far apart
-    color = owner * 0.618034 % 1
-    for axes, (x, y) in ((top, (0, 1)), (side, (0, 2))):
-        axes.scatter(where[:, x], where[:, y], c=color, cmap="hsv", s=2, linewidths=0)
+    figure, (first, second, load) = plotting.figure(3, 1, width=4.6, height=4.2)
+    owner, positions = made.owner(), system.positions
+    # slices across the axes that are cut least show most shards
+    for axes, normal in zip(
+        (first, second), np.argsort(made.shape if made.method == "grid" else (2, 1, 0))[:2], strict=True
+    ):
+        x, y = (axis for axis in range(3) if axis != normal)
+        depth = np.abs(positions[:, normal] - np.median(positions[:, normal])) if len(system) else np.zeros(0)
+        ids = np.argsort(depth, kind="stable")[: min(SHOWN_ATOMS, max(len(system) // 8, 500))]
+        # ranks next to each other in the order get colours far apart
+        axes.scatter(positions[ids, x], positions[ids, y], c=owner[ids] * 0.618034 % 1, cmap="hsv", s=3, linewidths=0)
         axes.set(xlabel=f"{'xyz'[x]}, Å", ylabel=f"{'xyz'[y]}, Å", aspect="equal")
-    top.set_title(f"{made.ranks} ranks, {made.method}", fontsize=10)
-    shape = "" if made.method != "grid" else " ({}x{}x{})".format(*made.shape)
-    side.set_title(f"{made.atoms} atoms{shape}", fontsize=10)
+        axes.set_title(f"atoms within {depth[ids].max(initial=0):.3g} Å of the middle in {'xyz'[normal]}", fontsize=9)
+    figure.suptitle(f"{made.atoms} atoms, {made.ranks} ranks, {made.method} {'x'.join(str(k) for k in made.shape)}")
     ranks = np.arange(made.ranks)
     for name, values in (("edges", counts.edges), ("atoms", counts.atoms), ("halo", counts.halo)):
         mean = values.mean()
@@ -91,12 +99,11 @@ ROWS = {
     "exchange": lambda f: f"{f['exchange']}, {f['slots']} slots",
     "box volume over share": lambda f: f"{f['box_inflation_mean']:.2f} ({f['box_inflation_max']:.2f} at most)",
     "edges": lambda f: f"{f['edges']}; most over mean {f['edge_imbalance']:.3f}",
-    "edges within a rank": lambda f: (
-        f"{f['local_edge_fraction']:.3f} (cubes: {f['local_edge_fraction_of_cubes']:.3f})"
-    ),
+    "edges within a rank": lambda f: f"{f['local_edge_fraction']:.3f} (cubes: {f['local_edge_fraction_of_cubes']:.3f})",
     "padding": lambda f: f"{100 * f['node_padding']:.1f} % of rows, {100 * f['halo_padding']:.0f} % of the halo",
-    "capacity used": lambda f: f"{100 * f['edge_capacity_use']:.0f} % of edges, "
-    f"{100 * f['halo_capacity_use']:.0f} % of the halo",
+    "capacity used": lambda f: (
+        f"{100 * f['edge_capacity_use']:.0f} % of edges, {100 * f['halo_capacity_use']:.0f} % of the halo"
+    ),
 }
 
 

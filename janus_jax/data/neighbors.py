@@ -8,27 +8,22 @@ import numpy as np
 import vesin
 from ase import Atoms
 
+import partition.cell
 from janus_jax.errors import StructureError
 from janus_jax.graph import AtomGraph
 from janus_jax.typing import Array, Bool, Float, Int
+from partition import host_search
+from partition.errors import CellError
 
 COINCIDENT_ANGSTROM = 1e-4
 
 
-def complete_cell(cell: Float[Array, "3 3"], pbc: Bool[Array, "3"]) -> Float[Array, "3 3"]:
+def complete_cell(cell: Float[Array, "3 3"], pbc: Bool[Array, "3"]) -> Float[np.ndarray, "3 3"]:
     """Replace missing (zero) vectors of directions without periodicity by unit vectors normal to the rest."""
-    if not np.isfinite(cell).all():
-        raise StructureError(f"the cell is not finite: {cell.tolist()}")
-    if (pbc & (np.linalg.norm(cell, axis=1) == 0)).any():
-        raise StructureError(f"a periodic direction has no cell vector: pbc {pbc.tolist()}, cell {cell.tolist()}")
-    given = np.linalg.norm(cell, axis=1) > 0
-    # The right singular vectors beyond the rank span what the given vectors do not.
-    spare = list(np.linalg.svd(np.where(given[:, None], cell, 0))[2][given.sum() :])
-    full = np.array([cell[k] if given[k] else spare.pop() for k in range(3)])
-    height = abs(np.linalg.det(full)) / np.prod(np.linalg.norm(full, axis=1))
-    if height < 1e-6:
-        raise StructureError(f"the cell vectors lie in one plane: {cell.tolist()}")
-    return full
+    try:
+        return partition.cell.complete_cell(np.asarray(cell), np.asarray(pbc))
+    except CellError as error:
+        raise StructureError(str(error)) from None
 
 
 def wrap(
@@ -56,10 +51,15 @@ def neighbor_list(
     cell = complete_cell(cell, pbc)
     if not np.isfinite(positions).all():
         raise StructureError("positions are not finite")
+    positions, pbc = np.asarray(positions), np.asarray(pbc)
     if len(positions) == 0:
         return np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros((0, 3), np.int32)
-    search = vesin.NeighborList(cutoff=cutoff, full_list=True)
-    centre, source, image, distance = search.compute(points=positions, box=cell, periodic=pbc, quantities="ijSd")
+    if host_search.vesin_safe(positions, cell, pbc, cutoff):
+        search = vesin.NeighborList(cutoff=cutoff, full_list=True)
+        centre, source, image, distance = search.compute(points=positions, box=cell, periodic=pbc, quantities="ijSd")
+    else:  # long and thin: vesin divides by zero
+        centre, source, image = host_search.neighbors(positions, cell, pbc, cutoff)
+        distance = np.linalg.norm(positions[source] + image @ cell - positions[centre], axis=1)
     if len(distance) and distance.min() < COINCIDENT_ANGSTROM:
         k = int(distance.argmin())
         raise StructureError(f"atoms {int(centre[k])} and {int(source[k])} coincide ({distance[k]:.1e} Å apart)")

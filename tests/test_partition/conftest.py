@@ -69,6 +69,7 @@ class Sharded:
     atoms: int = 24
     near: int = 0  # images near a rank; 0: by the number of periodic axes
     edges: int = 0  # of a rank; 0: by the number of ranks
+    images: int = 0  # 0: by the number of periodic axes
 
     @functools.cached_property
     def rows(self) -> int:
@@ -94,7 +95,7 @@ class Sharded:
         sent = (self.rows,) * (0 if self.kind == "all_gather" else self.transport.slots)
         return Capacity(
             sent=sent,
-            images=(8, 8, 64, 192)[sum(self.pbc)],
+            images=self.images or (8, 8, 64, 192)[sum(self.pbc)],
             own=near,
             others=8 if alone else near,
             blocks=near // 16,
@@ -119,7 +120,7 @@ class Sharded:
 
         return mapped(run, self.ranks, "ssrrr", ("s", "r"))
 
-    def cell(self, cell, dtype=np.float64):
+    def placed(self, cell, dtype=np.float64):
         """Cell and padded images, as `build` takes them.
 
         Raises:
@@ -140,7 +141,7 @@ class Sharded:
             CapacityError: the system does not fit.
             CellError: an atom is too far away.
         """
-        (topology, seen), need = self.program(*arrange(positions, made, self.rows, dtype), *self.cell(cell, dtype))
+        (topology, seen), need = self.program(*arrange(positions, made, self.rows, dtype), *self.placed(cell, dtype))
         need: Need = jax.device_get(need)
         if need.far:
             raise CellError("far")

@@ -1,7 +1,6 @@
 """Cuts: exact counts, ties by id, shapes of shards, the factors of grids, the choice of "auto", and weights."""
 
 import itertools
-import re
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ def expected_counts(count, ranks):
     return [(rank + 1) * count // ranks - rank * count // ranks for rank in range(ranks)]
 
 
-@pytest.mark.parametrize("method", ("auto", *METHODS))
+@pytest.mark.parametrize("method", METHODS)
 def test_every_rank_gets_its_share_to_the_atom(method):
     for count, ranks in itertools.product((0, 1, 5, 100, 331), (*RANKS, 17)):
         made = cut(gas(count), ranks, method)
@@ -104,19 +103,19 @@ def test_shards_along_morton_are_runs_of_its_code():
     [
         (np.diag([100.0, 20.0, 20.0]), 5, (5, 1, 1)),
         (np.diag([60.0, 60.0, 4.0]), 9, (3, 3, 1)),
-        (TRICLINIC, 8, (2, 2, 2)),
-        (np.diag([20.0, 20.0, 40.0]), 12, None),
+        (10 * TRICLINIC, 27, (3, 3, 3)),
+        (np.diag([100.0, 200.0, 400.0]), 12, (1, 2, 6)),
     ],
 )
 def test_shards_of_a_grid_are_slabs_pencils_and_blocks(cell, ranks, shape):
     system = gas(700, cell)
     made = cut(system, ranks, "grid")
-    assert shape is None or made.shape == shape
+    assert made.shape == shape
     x, grid = fractional(system), np.arange(ranks).reshape(made.shape)
 
     def apart(groups, axis):
         for a, b in itertools.pairwise(groups):
-            below, above = (np.concatenate([made.ids(rank) for rank in group.ravel()]) for group in (a, b))
+            below, above = (np.concatenate([made.ids(rank) for rank in group.ravel().tolist()]) for group in (a, b))
             assert x[below, axis].max() < x[above, axis].min() + 1e-9
 
     apart(grid, 0)
@@ -136,7 +135,7 @@ def test_factors_multiply_to_the_number_of_ranks_and_divide_the_long_axes():
         assert factors(ranks, lengths, 6.0, EVERYWHERE)[axis] == ranks
     assert factors(27, np.full(3, 90.0), 6.0, EVERYWHERE) == (3, 3, 3)
     assert factors(16, np.array([100.0, 4.0, 100.0]), 6.0, EVERYWHERE) == (4, 1, 4)
-    assert factors(4, np.array([0.0, 0.0, 0.0]), 6.0, ~EVERYWHERE) in itertools.permutations((4, 1, 1))
+    assert np.prod(factors(4, np.zeros(3), 6.0, ~EVERYWHERE)) == 4
 
 
 def test_factors_count_the_halo_of_an_open_axis_once():
@@ -145,35 +144,36 @@ def test_factors_count_the_halo_of_an_open_axis_once():
         assert factors(2, lengths, 6.0, np.arange(3) != axis)[axis] == 2
 
 
-def along_a_line(count):
-    """Atoms along the diagonal: a grid of many boxes would have most of them empty."""
-    steps = np.linspace(0, 1, count, endpoint=False)[:, None]
-    return atoms(steps * [[40.0, 40.0, 40.0]], np.diag([40.0, 40.0, 40.0]), EVERYWHERE)
+def clusters(count, size, seed):
+    rng = np.random.default_rng(seed)
+    centres = rng.uniform(0, 60, (count, 1, 3))
+    positions = (centres + rng.normal(size=(count, size, 3))).reshape(-1, 3)
+    return atoms(positions, np.diag([60.0, 60.0, 60.0]), EVERYWHERE)
 
 
-@pytest.mark.parametrize("system", [gas(600), gas(900, np.diag([90.0, 10.0, 10.0])), along_a_line(300)])
-def test_auto_takes_the_cut_that_sends_fewer_bytes_and_says_so(system):
-    for ranks in (4, 6, 8):
-        predicted = {}
-        for method in ("grid", "hilbert"):
-            made = cut(system, ranks, method, cutoff=4.0)
-            predicted[method] = padded_bytes(traffic(requests(system, made, 4.0)), made)
-        chosen = cut(system, ranks, cutoff=4.0)
-        assert predicted[chosen.method] == min(predicted.values())
-        assert (chosen.order == cut(system, ranks, chosen.method, cutoff=4.0).order).all()
-        shape = "x".join(map(str, factors(ranks, system.lengths, 4.0, system.pbc)))
-        numbers = f"grid {shape}: {predicted['grid']} bytes a rank and number, hilbert: {predicted['hilbert']}"
-        assert chosen.reason == numbers
+@pytest.mark.parametrize(
+    ("system", "ranks", "method"),
+    [(gas(300), 6, "grid"), (clusters(6, 10, 2), 4, "hilbert"), (clusters(6, 10, 1), 4, "grid")],
+)
+def test_auto_takes_the_cut_that_sends_fewer_bytes_and_says_so(system, ranks, method):
+    predicted, made = {}, {}
+    for name in ("grid", "hilbert"):
+        made[name] = cut(system, ranks, name, cutoff=4.0)
+        predicted[name] = padded_bytes(traffic(requests(system, made[name], 4.0)), made[name])
+    chosen = cut(system, ranks, cutoff=4.0)
+    assert chosen.method == method
+    assert predicted[method] == min(predicted.values())
+    assert (chosen.order == made[method].order).all()
+    assert (chosen.counts == made[method].counts).all()
+    shape = "x".join(map(str, made["grid"].shape))
+    assert chosen.reason == (
+        f"grid {shape}: {predicted['grid']} bytes a rank and number, hilbert: {predicted['hilbert']}"
+    )
 
 
-def test_auto_takes_either_cut():
-    cell = np.diag([60.0, 60.0, 60.0])
-    corners = np.array(list(itertools.product([0.2, 0.7], repeat=3))) @ cell
-    dense = np.concatenate([np.random.default_rng(0).normal(c, 1.0, (40, 3)) for c in corners[[0, 3, 5, 6]]])
-    chosen = {cut(system, 8, cutoff=3.0).method for system in (gas(600), atoms(dense, cell, EVERYWHERE))}
-    assert chosen == {"grid", "hilbert"}
+def test_only_auto_gives_reasons():
     assert cut(gas(10), 1).reason == "one rank"
-    assert all(cut(gas(10), 2, method).reason == "" for method in METHODS)
+    assert [cut(gas(10), 2, method).reason for method in METHODS] == ["", "", ""]
 
 
 def rank_weights(made, weights):
@@ -194,36 +194,44 @@ def test_weights_are_balanced_to_an_atom_where_rows_allow(method, ranks):
         assert np.abs(loads - weights.sum() / ranks).max() <= levels * weights.max() + 1e-9
 
 
-@pytest.mark.parametrize("method", ("auto", *METHODS))
+@pytest.mark.parametrize("method", METHODS)
 def test_no_rank_gets_more_atoms_than_rows(method):
-    system = gas(500)
+    system = gas(200)
     x = fractional(system)
-    heavy = np.where(np.arange(500) == 123, 1e6, 1.0)
-    for weights in (np.exp(-9 * x[:, 0]), heavy, np.exp(np.random.default_rng(0).normal(0, 4, 500)), x[:, 1] < 0.1):
-        for ranks in (2, 5, 8):
-            for rows in (None, -(-500 // ranks), 500 // ranks + 2, 500 // ranks + 40):
-                made = cut(system, ranks, method, weights=weights, rows=rows)
-                assert made.counts.max() <= (1.4 * 500 / ranks + 2 if rows is None else rows)
-                assert sorted(made.order.tolist()) == list(range(500))
+    heavy = np.where(np.arange(200) == 123, 1e6, 1.0)
+    for weights in (np.exp(-9 * x[:, 0]), heavy, np.exp(np.random.default_rng(0).normal(0, 4, 200)), x[:, 1] < 0.1):
+        for ranks, rows in ((3, None), (3, 68), (8, 25), (8, 26), (8, 29), (8, 60)):
+            made = cut(system, ranks, method, weights=weights, rows=rows)
+            assert made.counts.max() <= (np.ceil(1.4 * 200 / ranks) + 1 if rows is None else rows)
+            assert sorted(made.order.tolist()) == list(range(200))
+
+
+def test_auto_weighs_atoms_too():
+    system, weights = gas(100), np.arange(100.0)
+    made = cut(system, 4, weights=weights, rows=45, cutoff=4.0)
+    assert (made.order == cut(system, 4, made.method, weights=weights, rows=45, cutoff=4.0).order).all()
+    assert made.counts.max() <= 45
+    assert made.counts.min() < 25
 
 
 def test_more_rows_balance_weights_better():
-    system = gas(500)
-    weights = np.exp(-6 * fractional(system)[:, 0])
+    system = gas(500, np.diag([100.0, 20.0, 20.0]))
+    weights = np.exp(-4 * fractional(system)[:, 0])
     largest = []
     for rows in (100, 110, 130, 180, 400):
         made = cut(system, 5, "grid", weights=weights, rows=rows)
         largest.append(rank_weights(made, weights).max())
     assert largest == sorted(largest, reverse=True)
     assert largest[0] > 2 * weights.sum() / 5
-    assert largest[-1] < 1.05 * weights.sum() / 5
+    assert largest[-1] < weights.sum() / 5 + weights.max()
 
 
 def test_rows_that_leave_no_choice_and_weights_that_say_nothing_give_equal_counts():
     system, weights = gas(50), np.random.default_rng(0).uniform(0, 1, 50)
-    for given, rows in ((weights, 8), (weights, 7.2), (np.zeros(50), None), (np.full(50, 3.0), None)):
+    for given, rows in ((weights, 8), (np.zeros(50), None)):
         made = cut(system, 7, "hilbert", weights=given, rows=rows)
         assert made.counts.tolist() == expected_counts(50, 7)
+    assert set(cut(system, 7, "hilbert", weights=np.full(50, 3.0)).counts.tolist()) == {7, 8}
     assert cut(gas(0), 3, "grid", weights=np.zeros(0)).counts.tolist() == [0, 0, 0]
 
 
@@ -240,8 +248,8 @@ def test_rows_that_leave_no_choice_and_weights_that_say_nothing_give_equal_count
     ],
 )
 def test_errors_say_what_was_given_and_what_is_allowed(arguments, message):
-    for method in ("grid", "hilbert", "morton", "auto") if "method" not in arguments else (arguments["method"],):
-        with pytest.raises(PartitionError, match=f"^{message}|{message}$"):
+    for method in [arguments["method"]] if "method" in arguments else ["auto", *METHODS]:
+        with pytest.raises(PartitionError, match=f"{message}$"):
             cut(gas(10), **(arguments | {"method": method}))
 
 
@@ -253,4 +261,4 @@ def test_the_occupied_range_is_measured_between_faces():
     spread = half.spread(np.arange(2000))
     assert (spread.min(0) == 0).all()
     np.testing.assert_allclose(spread.max(0), 1)
-    assert not re.search("nan", str(atoms(np.ones((1, 3)), TRICLINIC, EVERYWHERE).spread(np.arange(1))))
+    assert (atoms(np.ones((2, 3)), TRICLINIC, EVERYWHERE).spread(np.arange(2)) == 0).all()

@@ -30,7 +30,12 @@ CASES = [
     (3, "all_gather", OPEN), (8, "all_to_all", OPEN),
 ]  # fmt: skip
 if EVERY:
-    CASES = [(ranks, kind, pbc) for ranks in (1, 3, 8) for kind in METHOD for pbc in itertools.product((True, False), repeat=3)]
+    CASES = [
+        (ranks, kind, pbc)
+        for ranks in (1, 3, 8)
+        for kind in METHOD
+        for pbc in itertools.product((True, False), repeat=3)
+    ]
 
 
 def assert_arranged(topology, seen):

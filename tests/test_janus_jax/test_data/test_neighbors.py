@@ -58,7 +58,7 @@ def test_every_kind_of_periodicity(pbc):
     assert (found[:, 2:][:, ~pbc] == 0).all()
 
 
-@pytest.mark.parametrize("length", [1e3, 1e5])
+@pytest.mark.parametrize("length", [1e3, 1e5, 1e6])
 def test_huge_vacuum(length):
     positions = np.array([[0.0, 0, 0], [1.0, 1, 0], [0, 0, length - 1.0]])
     assert len(assert_exact(positions, np.diag([3.0, 3.2, length]), PERIODIC, 3.5)) > 10
