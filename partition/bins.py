@@ -47,12 +47,7 @@ class BinRequests(Requests):
         mine = self._at(self.cut.ids(rank), np.zeros(3))
         if not len(mine):
             return np.zeros(0, np.int64), np.zeros((0, 3), np.int32)
-        margin = self._margin
-        corner = mine.min(0) - margin
-        near = np.zeros(mine.max(0) - mine.min(0) + 1 + 2 * margin, bool)
-        near[tuple((mine - corner).T)] = True
-        for axis in range(3):
-            near = _widened(near, axis, int(margin[axis]))
+        near = _Near(mine, self._margin)
         height, ids, turns = heights(self.system.cell), [], []
         for image in self.images:
             moved = boxes.shifted(self.boxes, image.astype(float)[None], self.system.cell)
@@ -60,9 +55,7 @@ class BinRequests(Requests):
                 if other == rank and not image.any():
                     continue
                 atoms = self.cut.ids(other)[::stride]
-                at = self._at(atoms, image) - corner
-                inside = ((at >= 0) & (at < near.shape)).all(1)
-                inside[inside] = near[tuple(at[inside].T)]
+                inside = near(self._at(atoms, image))
                 ids.append(atoms[inside])
                 turns.append(np.broadcast_to(image, (int(inside.sum()), 3)))
         if not ids:
@@ -88,6 +81,34 @@ class BinRequests(Requests):
                 entries += int(((moved >= -self._margin) & (moved < self.bins + self._margin)).all(1).sum())
             most = max(most, entries)
         return most * BIN_BYTES
+
+
+class _Near:
+    """Whether bins are within `margin` [3] of one of `occupied` [n, 3] along all axes."""
+
+    def __init__(self, occupied: np.ndarray, margin: np.ndarray):
+        self.bins, self.margin = np.unique(occupied, axis=0), margin
+        self.corner = self.bins.min(0) - margin
+        self.shape = self.bins.max(0) - self.bins.min(0) + 1 + 2 * margin
+
+    @functools.cached_property
+    def _array(self) -> np.ndarray:
+        near = np.zeros(self.shape, bool)
+        near[tuple((self.bins - self.corner).T)] = True
+        for axis in range(3):
+            near = _widened(near, axis, int(self.margin[axis]))
+        return near
+
+    def __call__(self, bins: np.ndarray) -> np.ndarray:
+        inside = ((bins >= self.corner) & (bins < self.corner + self.shape)).all(1)
+        some = bins[inside]
+        if len(self.bins) * len(some) < np.prod(self.shape, dtype=float):  # few atoms far apart, or thin cells
+            parts = np.array_split(some, max(len(self.bins) * len(some) >> 18, 1))
+            close = [(np.abs(part[:, None] - self.bins) <= self.margin).all(2).any(1) for part in parts]
+            inside[inside] = np.concatenate(close)
+            return inside
+        inside[inside] = self._array[tuple((some - self.corner).T)]
+        return inside
 
 
 def _widened(occupied: np.ndarray, axis: int, margin: int) -> np.ndarray:
