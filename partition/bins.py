@@ -34,12 +34,13 @@ class BinRequests(Requests):
     def _at(self, ids: np.ndarray, image: np.ndarray) -> np.ndarray:
         """Bins [n, 3] of the images of atoms; those of the system itself are 0 to bins - 1."""
         fractional = combine(np.take(self.system.positions, ids, axis=0), np.linalg.inv(self.system.cell))
-        return np.floor((fractional + image - self.system.low) / _span(self.system) * self.bins).astype(np.int64)
+        spread = (fractional + image - self.system.low) / _span(self.system, self.reach)
+        return np.floor(spread * self.bins).astype(np.int64)
 
     @functools.cached_property
     def _margin(self) -> np.ndarray:
         """Bins that `reach` spans along each axis; rounding at the faces of bins may cost one more."""
-        width = _span(self.system) * heights(self.system.cell) / self.bins
+        width = _span(self.system, self.reach) * heights(self.system.cell) / self.bins
         margin = np.floor(self.reach / width).astype(np.int64) + 2
         return np.where(self.system.pbc, margin, np.minimum(margin, self.bins + 1))
 
@@ -47,7 +48,12 @@ class BinRequests(Requests):
         mine = self._at(self.cut.ids(rank), np.zeros(3))
         if not len(mine):
             return np.zeros(0, np.int64), np.zeros((0, 3), np.int32)
-        near = _Near(mine, self._margin)
+        margin = self._margin
+        corner = mine.min(0) - margin
+        near = np.zeros(mine.max(0) - mine.min(0) + 1 + 2 * margin, bool)
+        near[tuple((mine - corner).T)] = True
+        for axis in range(3):
+            near = _widened(near, axis, int(margin[axis]))
         height, ids, turns = heights(self.system.cell), [], []
         for image in self.images:
             moved = boxes.shifted(self.boxes, image.astype(float)[None], self.system.cell)
@@ -55,7 +61,9 @@ class BinRequests(Requests):
                 if other == rank and not image.any():
                     continue
                 atoms = self.cut.ids(other)[::stride]
-                inside = near(self._at(atoms, image))
+                at = self._at(atoms, image) - corner
+                inside = ((at >= 0) & (at < near.shape)).all(1)
+                inside[inside] = near[tuple(at[inside].T)]
                 ids.append(atoms[inside])
                 turns.append(np.broadcast_to(image, (int(inside.sum()), 3)))
         if not ids:
@@ -83,34 +91,6 @@ class BinRequests(Requests):
         return most * BIN_BYTES
 
 
-class _Near:
-    """Whether bins are within `margin` [3] of one of `occupied` [n, 3] along all axes."""
-
-    def __init__(self, occupied: np.ndarray, margin: np.ndarray):
-        self.bins, self.margin = np.unique(occupied, axis=0), margin
-        self.corner = self.bins.min(0) - margin
-        self.shape = self.bins.max(0) - self.bins.min(0) + 1 + 2 * margin
-
-    @functools.cached_property
-    def _array(self) -> np.ndarray:
-        near = np.zeros(self.shape, bool)
-        near[tuple((self.bins - self.corner).T)] = True
-        for axis in range(3):
-            near = _widened(near, axis, int(self.margin[axis]))
-        return near
-
-    def __call__(self, bins: np.ndarray) -> np.ndarray:
-        inside = ((bins >= self.corner) & (bins < self.corner + self.shape)).all(1)
-        some = bins[inside]
-        if len(self.bins) * len(some) < np.prod(self.shape, dtype=float):  # few atoms far apart, or thin cells
-            parts = np.array_split(some, max(len(self.bins) * len(some) >> 18, 1))
-            close = [(np.abs(part[:, None] - self.bins) <= self.margin).all(2).any(1) for part in parts]
-            inside[inside] = np.concatenate(close)
-            return inside
-        inside[inside] = self._array[tuple((some - self.corner).T)]
-        return inside
-
-
 def _widened(occupied: np.ndarray, axis: int, margin: int) -> np.ndarray:
     """True within `margin` of an occupied bin along the axis."""
     counts = np.cumsum(np.insert(occupied.astype(np.int64), 0, 0, axis=axis), axis=axis)
@@ -123,12 +103,12 @@ def _widened(occupied: np.ndarray, axis: int, margin: int) -> np.ndarray:
 def bin_requests(system: Atoms, cut: Cut, reach: float) -> BinRequests:
     """Requests with bins of half the reach, or wider."""
     owner = np.repeat(np.arange(cut.ranks), cut.counts)
-    lengths, width = _span(system) * heights(system.cell), reach / 2
+    lengths, width = _span(system, reach) * heights(system.cell), reach / 2
     fractional = combine(np.take(system.positions, cut.order, axis=0), np.linalg.inv(system.cell))
-    spread = (fractional - system.low) / _span(system)
+    spread = (fractional - system.low) / _span(system, reach)
     while True:
         bins = np.maximum(np.floor(lengths / width), 1.0)
-        if np.prod(bins) <= max(2**18, 4 * len(system)):  # occupancy is kept as an array
+        if np.prod(bins + 8) <= max(2**18, 4 * len(system)):  # occupancy is kept as an array
             bins = bins.astype(np.int64)
             at = np.minimum((spread * bins).astype(np.int64), bins - 1)
             occupied = np.unique(((owner * bins[0] + at[:, 0]) * bins[1] + at[:, 1]) * bins[2] + at[:, 2])
@@ -138,6 +118,6 @@ def bin_requests(system: Atoms, cut: Cut, reach: float) -> BinRequests:
     return BinRequests(system, cut, reach, bins, boxes.of_ranks(system, cut), images(system.cell, system.pbc, reach))
 
 
-def _span(system: Atoms) -> np.ndarray:
-    """Width of the binned range, of the cell: never so thin that images are many bins away."""
-    return np.maximum(system.span, 0.05)
+def _span(system: Atoms, reach: float) -> np.ndarray:
+    """Width of the binned range, of the cell; at least one bin of half the reach, so that margins are few bins."""
+    return np.maximum(system.span, reach / 2 / heights(system.cell))

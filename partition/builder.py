@@ -93,6 +93,11 @@ def estimate(system: Atoms, cut: Cut, settings: Settings, rows: int) -> Capacity
     )
 
 
+def _even(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """Slots of an all-to-all have one length."""
+    return (max(lengths, default=0),) * len(lengths)
+
+
 class Builder:
     """Builds topologies of one system on one mesh axis; remembers what it compiled.
 
@@ -126,6 +131,9 @@ class Builder:
                 self._widen(need.outside)
                 continue
             larger = grow(self.capacity, need)
+            if larger is not None and self.settings.transport.kind != "permute":
+                sent, halo = _even(larger.sent), tuple(_even(lengths) for lengths in larger.halo)
+                larger = dataclasses.replace(larger, sent=sent, halo=halo)
             if larger is None:
                 return topology
             self._grow(larger, ", ".join(f"{k} {h} -> {n}" for k, (n, h) in over(self.capacity, need).items()))
@@ -168,7 +176,8 @@ class Builder:
     def _program(self, positions: jax.Array) -> Callable:
         rows = len(positions) // self.settings.transport.ranks
         checked("pairs of rows and images", rows * self.capacity.images)
-        checked("pairs of candidates and images", sum(self.capacity.sent) * self.capacity.images)
+        received = len(positions) if self.settings.transport.kind == "all_gather" else sum(self.capacity.sent)
+        checked("pairs of candidates and images", received * self.capacity.images)
         checked("rows of the neighbour table", rows * self.capacity.degree)
         key = (self.settings, self.capacity, rows, str(positions.dtype))
         if key not in self._programs:

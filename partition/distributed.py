@@ -24,7 +24,7 @@ def spread(positions, mask, cell, pbc, axis: str):
     low = jax.lax.pmin(jnp.where(mask[:, None], fractional, jnp.inf).min(0), axis)
     high = jax.lax.pmax(jnp.where(mask[:, None], fractional, -jnp.inf).max(0), axis)
     span = jnp.where(high > low, high - low, 1)
-    return (fractional - low[None]) / span[None], span
+    return (fractional - low[None]) / span[None], jnp.where(high > low, span, 0)
 
 
 def bounds(words, group, mask, weights, targets, axis: str):
@@ -115,6 +115,7 @@ def ranks_of(levels, ids, mask, total: int, ranks: int, axis: str, weights=None)
 def _weighted(levels, ids, mask, total, ranks, axis, weights, rows) -> jax.Array:
     """`ranks_of` with equal weights, as far as no rank gets more than `rows`: see `cut._weighted`."""
     mean = jax.lax.psum(jnp.where(mask, weights, 0).sum(), axis) / total
+    mean = jnp.where(mean > 0, mean, jnp.ones_like(mean))
 
     def attempt(share):
         owner = ranks_of(levels, ids, mask, total, ranks, axis, weights + share * mean)
@@ -140,7 +141,7 @@ def keys(fractional, lengths, method: str, shape: tuple[int, int, int], total: i
     if method == "hilbert":
         return [(order, int(np.prod(shape)))], order
     if method == "morton":
-        cells = curves.quantize(fractional * (lengths / lengths.max())[None], bits)
+        cells = curves.quantize(fractional * (lengths / jnp.maximum(lengths.max(), 1e-30))[None], bits)
         return [(list(curves.morton(cells, bits)), int(np.prod(shape)))], order
     if method != "grid":
         raise PartitionError(f"unknown cut {method!r}; allowed: grid, hilbert, morton")
@@ -211,7 +212,7 @@ def recut(arrays, positions, ids, cell, *, pbc, method, shape, total: int, rows:
     inverse = jnp.linalg.inv(cell)
     lengths = span / jnp.sqrt((inverse * inverse).sum(0))
     levels, order = keys(fractional, lengths, method, shape, total)
-    if weights is None:
+    if weights is None or rows < total / ranks + 1:
         owner = ranks_of(levels, ids, mask, total, ranks, axis)
     else:
         owner = _weighted(levels, ids, mask, total, ranks, axis, weights, rows)

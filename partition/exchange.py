@@ -19,7 +19,7 @@ import dataclasses
 import numpy as np
 
 from partition import boxes
-from partition.cell import combine, heights, images, in_threads, slack
+from partition.cell import BLOCK, combine, heights, images, in_threads, slack
 from partition.cut import Atoms
 from partition.errors import PartitionError
 from partition.layout import Cut
@@ -131,23 +131,27 @@ class BoxRequests(Requests):
 
     def candidates(self, rank: int, stride: int = 1) -> tuple[np.ndarray, np.ndarray]:
         inverse, height = np.linalg.inv(self.system.cell), heights(self.system.cell)
-        mine = self.queries[self.rank == rank]
+        targets = self.queries[self.rank == rank] if self.trim else whole(self.system)[None]
+        entries = np.flatnonzero(self.wanted[rank])
+        entries = entries[(self.rank[self.run[entries]] != rank) | self.image[entries].any(1)]
+        run = self.run[entries]
+        counts = -(-(self.starts[run + 1] - self.starts[run]) // stride)
         ids, turns = [], []
-        for entry in np.flatnonzero(self.wanted[rank]):
-            run, image = self.run[entry], self.image[entry]
-            if self.rank[run] == rank and not image.any():
-                continue
-            atoms = self.ids[self.starts[run] : self.starts[run + 1] : stride]
-            if image.any() or self.trim:
-                moved = np.take(self.system.positions, atoms, axis=0) + combine(image.astype(float), self.system.cell)
-                points = boxes.points(moved, inverse)
-                targets = mine if self.trim else whole(self.system)[None]
-                near = np.zeros(len(atoms), bool)
-                for target in targets:
-                    near |= boxes.point_bound(points, target[None], height) <= self.reach
-                atoms = atoms[near]
-            ids.append(atoms)
-            turns.append(np.broadcast_to(image, (len(atoms), 3)))
+        for some in np.split(np.arange(len(entries)), np.flatnonzero(np.diff(np.cumsum(counts) // BLOCK)) + 1):
+            place = np.repeat(some, counts[some])  # the entry of each of their atoms
+            within = np.arange(len(place)) - np.repeat(np.cumsum(counts[some]) - counts[some], counts[some])
+            atoms = self.ids[self.starts[run[place]] + within * stride]
+            image = self.image[entries[place]]
+            check = image.any(1) | self.trim
+            moved = np.take(self.system.positions, atoms[check], axis=0)
+            points = boxes.points(moved + combine(image[check].astype(float), self.system.cell), inverse)
+            near = np.zeros(len(points), bool)
+            for target in targets:
+                near |= boxes.point_bound(points, target[None], height) <= self.reach
+            kept = ~check
+            kept[check] = near
+            ids.append(atoms[kept])
+            turns.append(image[kept])
         if not ids:
             return np.zeros(0, np.int64), np.zeros((0, 3), np.int32)
         return np.concatenate(ids), np.concatenate(turns)
@@ -215,7 +219,7 @@ def _images(system: Atoms, ids, starts, queries, reach) -> tuple[np.ndarray, np.
     for k, image in enumerate(turns):
         moved = boxes.shifted(queries[used], image.astype(float)[None], system.cell)
         near[:, k] = boxes.bound(moved, everything[None], height) <= reach
-    found: list[list[tuple[int, np.ndarray]]] = [[] for _ in used]
+    found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in used]
 
     def one(k: int) -> None:
         """Boxes of the images of one run, from its atoms near the faces of the system."""
@@ -223,15 +227,19 @@ def _images(system: Atoms, ids, starts, queries, reach) -> tuple[np.ndarray, np.
         inside = combine(positions, inverse) - system.low
         faces = (inside * height <= reach) | ((system.span - inside) * height <= reach)
         positions = positions[(faces & system.pbc).any(1)]
-        for turn in np.flatnonzero(near[k]):
-            points = boxes.points(positions + combine(turns[turn].astype(float), system.cell), inverse)
-            points = points[boxes.point_bound(points, everything[None], height) <= reach]
-            if len(points):
-                found[k].append((int(turn), boxes.around(points)))
+        several = max(BLOCK // max(len(positions), 1), 1)
+        for some in np.split(np.flatnonzero(near[k]), range(several, int(near[k].sum()), several)):
+            moved = positions + combine(turns[some].astype(float), system.cell)[:, None]
+            points = boxes.points(moved, inverse)
+            close = boxes.point_bound(points, everything[None, None], height) <= reach
+            occupied = close.any(1)
+            box = np.asarray(boxes.around(points[occupied], close[occupied]))
+            found[k].append((turns[some[occupied]], box))
 
     near, own = near & turns.any(1), near & ~turns.any(1)
     in_threads(one, np.flatnonzero(near.any(1)).tolist())
-    run = [used[own.any(1)], *(np.full(len(some), used[k]) for k, some in enumerate(found))]
-    image = [np.zeros((int(own.any(1).sum()), 3), np.int32), *(turns[[t for t, _ in some]] for some in found if some)]
-    box = [queries[used[own.any(1)]], *(np.stack([b for _, b in some]) for some in found if some)]
+    flat = [(used[k], image, box) for k, some in enumerate(found) for image, box in some]
+    run = [used[own.any(1)], *(np.full(len(image), k) for k, image, _ in flat)]
+    image = [np.zeros((int(own.any(1).sum()), 3), np.int32), *(image for _, image, _ in flat)]
+    box = [queries[used[own.any(1)]], *(box for _, _, box in flat)]
     return np.concatenate(run), np.concatenate(image), np.concatenate(box)

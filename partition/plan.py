@@ -103,8 +103,8 @@ def accumulate_halo(features: Any, plan: Plan) -> Any:
     """Transpose of `exchange_halo`: what halo rows of [n + h, ...] hold is added to the rows of their owners."""
 
     def one(leaf):
-        rows = jax.ShapeDtypeStruct((leaf.shape[0] - plan.halo, *leaf.shape[1:]), leaf.dtype)
-        return jax.linear_transpose(lambda own: exchange_halo(own, plan), rows)(leaf)[0]
+        owned = jnp.zeros((leaf.shape[0] - plan.halo, *leaf.shape[1:]), leaf.dtype)
+        return jax.vjp(lambda own: exchange_halo(own, plan), owned)[1](leaf)[0]
 
     return jax.tree.map(one, features)
 

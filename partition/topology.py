@@ -110,7 +110,7 @@ def build(positions, ids, cell, images, image_mask, settings: Settings, capacity
         remote=found_remote[4],
         halo=jnp.stack(halo_needs),
         outside=jnp.zeros((), jnp.int32),
-        far=(jnp.abs(turns) >= 2**30).any().astype(jnp.int32),
+        far=((turns >= 2**30) | (turns <= -(2**30))).any().astype(jnp.int32),
     )
     need = jax.tree.map(lambda count: jax.lax.pmax(count, axis), need)
     need = dataclasses.replace(need, outside=jax.lax.all_gather(outside, axis))
@@ -199,10 +199,11 @@ def _ragged_plan(owned, sent, used, asked, local, remote, transport, halo_length
     chosen, count = compact(asked, length)
     place = jnp.cumsum(used, dtype=jnp.int32) - 1
     remote = dataclasses.replace(remote, src=jnp.where(remote.mask, owned + place[remote.src], 0))
-    real = jnp.arange(length, dtype=jnp.int32) < sizes[1].sum()
+    received = sizes[1].sum(dtype=jnp.int32)
+    real = jnp.arange(length, dtype=jnp.int32) < received
     send = jnp.where(chosen >= 0, sent[chosen], 0)
     plan = Plan(send, chosen >= 0, real, local, remote, ragged, transport, halo_lengths)
-    return plan, jnp.maximum(count, sizes[1].sum())[None]
+    return plan, jnp.maximum(count, received)[None]
 
 
 def continuous(topology: Topology, positions, cell):

@@ -15,7 +15,16 @@ from partition.testing import System, as_set, assert_exact
 from partition.topology import Settings, active, build
 from partition.transport import Transport, permute
 from tests.test_partition.conftest import (
-    AXIS, EVERY, PERIODIC, SHAPES, arrange, mapped, mesh, pairs_of, prepared, sharded,
+    AXIS,
+    EVERY,
+    PERIODIC,
+    SHAPES,
+    arrange,
+    mapped,
+    mesh,
+    pairs_of,
+    prepared,
+    sharded,
 )  # fmt: skip
 
 RANKS, ATOMS, CUTOFF = 4, 32, 3.0

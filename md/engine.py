@@ -1,0 +1,318 @@
+"""Dynamics of a sharded system: compiled epochs between rebuilds, repartition, and the decision to rebuild.
+
+All per-atom arrays are [K rows, ...], sharded by owner; jax-md's integrators run on them unchanged, and only the
+force is in shard_map. An epoch is one compiled loop of steps. After each step the displacements are tested; a
+step after which a pair could have been missed is dropped and made again from its start after a rebuild, so no
+result ever comes from an incomplete list. All ranks decide alike: the test is reduced over them.
+
+Source: Tessera, section 3.5 and Algorithm 1; DESIGN.md section 8.
+"""
+
+import collections
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ase import Atoms
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from janus_jax.models.potential import Potential
+from janus_jax.prediction import check_elements
+from janus_jax.typing import pytree
+from md import ensembles
+from md.ensembles import EnsembleConfig
+from md.potential import merged, rank_energy_forces_virial
+from partition import builder, cut, distributed, topology
+from partition.capacity import bucket
+from partition.cell import wrap
+
+AXIS = "ranks"
+REBUILDS = ("interval", "displacement", "repartition")
+
+
+@pytree
+class System:
+    """What the force of a step needs besides positions: data of compiled code."""
+
+    topology: Any
+    edges: Any
+    numbers: Any
+    structure: Any
+    """charge, spin, dataset."""
+    cell: Any
+    weights: Any
+    """Of the model."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """Observables of a state: eV, K, eV/Å^3."""
+
+    step: int
+    potential_ev: float
+    kinetic_ev: float
+    temperature_kelvin: float
+    stress: np.ndarray
+
+
+class Engine:
+    """A system on K devices.
+
+    Args:
+        model: a potential.
+        atoms: start; velocities are drawn unless it has some.
+        devices: how many of JAX's devices.
+        method: cut, as for `partition.cut.cut`.
+        skin: Å; interval: most steps between rebuilds; repartition: steps between new cuts.
+        fixed: [N] bool, atoms that do not move.
+        seed: of velocities and noise.
+
+    Raises:
+        UnknownElementError: the model was not made for one of the elements.
+        CellError: as `partition.cut.atoms`.
+    """
+
+    def __init__(
+        self,
+        model: Potential,
+        atoms: Atoms,
+        ensemble: EnsembleConfig,
+        *,
+        devices: int = 1,
+        method: str = "auto",
+        skin: float = 0.5,
+        interval: int = 10,
+        repartition: int = 100,
+        fixed: np.ndarray | None = None,
+        seed: int = 0,
+    ):
+        check_elements(model, atoms.numbers)
+        self.ensemble, self.interval, self.repartition = ensemble, interval, repartition
+        self.atoms, self.mesh = len(atoms), Mesh(np.array(jax.devices()[:devices]), (AXIS,))
+        dtype = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32  # type: ignore[attr-defined]
+        moving = np.ones(len(atoms), bool) if fixed is None else ~np.asarray(fixed, bool)
+        self.degrees = 3 * int(moving.sum()) - (3 if moving.all() else 0)
+        start = cut.atoms(atoms.positions, atoms.cell.array, atoms.pbc)
+        made = cut.cut(start, devices, method, cutoff=model.cutoff + skin)
+        self.cut, self.rows = made, bucket(made.rows)
+        pbc = (bool(atoms.pbc[0]), bool(atoms.pbc[1]), bool(atoms.pbc[2]))
+        transport = builder.transport_for(start, made, model.cutoff + skin, AXIS)
+        settings = topology.Settings((float(model.cutoff),), skin, pbc, transport)
+        self.build = builder.Builder(
+            self.mesh, settings, builder.estimate(start, made, settings, self.rows), made.shape
+        )
+        self.cell = start.cell
+        self._everywhere = NamedSharding(self.mesh, PartitionSpec())
+        self._sharded = NamedSharding(self.mesh, PartitionSpec(AXIS))
+        self.ids = self._put(made.table(self.rows).astype(np.int32))
+        self.numbers = self._put(made.scatter(atoms.numbers.astype(np.int32), self.rows, int(atoms.numbers[0])))
+        masses = np.where(moving, atoms.get_masses(), np.inf)[:, None]
+        self.masses = self._put(made.scatter(masses, self.rows, np.inf).astype(dtype))
+        self.turns = self._put(made.scatter(start.turns.astype(np.int32), self.rows))
+        positions = self._put(made.scatter(start.positions, self.rows).astype(dtype))
+        self.weights = jax.device_put(nnx.split(model)[1], self._everywhere)
+        self._programs = _Programs(model, ensemble, self.mesh, pbc, made, self.atoms, self.rows)
+        self.structure = {key: jnp.int32(atoms.info.get(key) or 0) for key in ("charge", "spin")} | {
+            "dataset": jnp.int32(0)
+        }
+        key = jax.random.key(seed)
+        if atoms.has("momenta"):
+            momenta = np.where(moving[:, None], atoms.get_momenta(), 0)  # ASE's unit is ours
+            momenta = self._put(made.scatter(momenta, self.rows).astype(dtype))
+        else:
+            momenta = self._programs.momenta(key, self.ids, self.masses, self.degrees)
+        self.system = self._system(positions)
+        self.state = self._programs.start(positions, momenta, self.masses, self.degrees, key, self.system)
+        self.step = self.since_build = 0
+        self.rebuilds: collections.Counter[str] = collections.Counter()
+
+    def _put(self, padded: np.ndarray) -> jax.Array:
+        return jax.device_put(padded.reshape(-1, *padded.shape[2:]), self._sharded)
+
+    def _system(self, positions) -> System:
+        built = self.build(positions, self.ids, self.cell)
+        cell = jax.device_put(self.cell.astype(positions.dtype), self._everywhere)
+        return System(built, self._programs.merge(built), self.numbers, self.structure, cell, self.weights)
+
+    def run(self, steps: int) -> None:
+        """Go on by `steps` steps, rebuilding as needed."""
+        end = self.step + steps
+        while self.step < end:
+            until_cut = self.repartition - self.step % self.repartition
+            limit = min(end - self.step, self.interval - self.since_build, until_cut)
+            self.state, done, stale = self._programs.epoch(self.state, self.ids, self.system, limit)
+            self.step += int(done)
+            self.since_build += int(done)
+            if stale:
+                self._rebuild("displacement")
+            elif self.step % self.repartition == 0:
+                self._recut()
+            elif self.since_build >= self.interval:
+                self._rebuild("interval")
+
+    def _rebuild(self, why: str) -> None:
+        """Wrap positions, keeping count, and find the neighbours anew."""
+        positions, self.turns = self._programs.wrap(self.state.position, self.turns, self.system.cell)
+        self.state = self.state.set(position=positions)
+        self.system = self._system(positions)
+        self.since_build = 0
+        self.rebuilds[why] += 1
+
+    def _recut(self) -> None:
+        """Give atoms to the ranks anew, then rebuild."""
+        if self.cut.ranks > 1:
+            per_atom = {name: getattr(self.state, name) for name in ("position", "momentum", "force", "mass")}
+            per_atom |= {"numbers": self.numbers, "turns": self.turns}
+            moved, self.ids = self._programs.recut(per_atom, self.ids, self.system.cell)
+            self.numbers, self.turns = moved.pop("numbers"), moved.pop("turns")
+            self.state = self.state.set(**moved)
+        self._rebuild("repartition")
+
+    def evaluate(self) -> tuple[float, float, np.ndarray]:
+        """Potential and kinetic energy (eV) and virial dE/d(strain) [3, 3] (eV) of the current state."""
+        energy, kinetic, virial, _ = jax.device_get(self._programs.observe(self.state, self.system))
+        return float(energy), float(kinetic), virial
+
+    def read(self) -> Reading:
+        """Observables now; the stress has its kinetic part."""
+        energy, kinetic, virial, momentum_flux = jax.device_get(self._programs.observe(self.state, self.system))
+        volume = abs(np.linalg.det(self.cell))
+        temperature = 2 * kinetic / (self.degrees * ensembles.KELVIN) if self.degrees else 0.0
+        stress = (virial - momentum_flux) / volume
+        return Reading(self.step, float(energy), float(kinetic), float(temperature), stress)
+
+    def forces(self) -> np.ndarray:
+        """Forces [N, 3] of the current state, by atom id (gathered: for tests and small systems)."""
+        return self._by_id(self.state.force)
+
+    def positions(self) -> np.ndarray:
+        """Unwrapped positions [N, 3] by atom id (gathered)."""
+        return self._by_id(self.state.position) + self._by_id(self.turns) @ self.cell
+
+    def _by_id(self, rows: jax.Array) -> np.ndarray:
+        ids, values = np.asarray(self.ids), np.asarray(rows)
+        result = np.empty((self.atoms, *values.shape[1:]), values.dtype)
+        result[ids[ids >= 0]] = values[ids >= 0]
+        return result
+
+    def digest(self) -> np.ndarray:
+        """Hash of the active edges of the current positions: see `partition.topology.digest`."""
+        return np.asarray(self._programs.digest(self.state.position, self.system))
+
+
+class _Programs:
+    """Compiled functions of one engine."""
+
+    def __init__(self, model: Potential, ensemble: EnsembleConfig, mesh: Mesh, pbc, made, atoms: int, rows: int):
+        graphdef, _ = nnx.split(model)
+        ranks, all_ = PartitionSpec(AXIS), PartitionSpec()
+        system = System(ranks, ranks, ranks, all_, all_, all_)
+
+        def sharded(inputs, outputs):
+            return partial(jax.shard_map, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+
+        @sharded((ranks, system), (all_, ranks, all_))
+        def evaluate(positions, system):
+            one = builder.unstacked(system.topology)
+            with_weights = nnx.merge(graphdef, system.weights)
+            edges = builder.unstacked(system.edges)
+            return rank_energy_forces_virial(
+                with_weights, one, edges, system.numbers, system.structure, positions, system.cell
+            )
+
+        def force(positions, system):
+            return evaluate(positions, system)[1]
+
+        @sharded((ranks, system), all_)
+        def is_stale(positions, system):
+            one = builder.unstacked(system.topology)
+            return jax.lax.psum(topology.stale(one, positions, system.cell).astype(jnp.int32), AXIS) > 0
+
+        start, step = ensembles.integrator(ensemble, force)
+
+        def epoch(state, ids, system, limit):
+            def body(carry):
+                state, done, _ = carry
+                new = step(state, ids, system=system)
+                stale = is_stale(new.position, system)
+                state = jax.tree.map(lambda old, new: jnp.where(stale, old, new), state, new)
+                return state, done + ~stale, stale
+
+            def go_on(carry):
+                return (carry[1] < limit) & ~carry[2]
+
+            return jax.lax.while_loop(go_on, body, (state, jnp.int32(0), jnp.zeros((), bool)))
+
+        self.epoch = jax.jit(_standard(epoch))
+        self.start = _standard(
+            lambda positions, momenta, masses, degrees, key, system: start(
+                positions, momenta, masses, degrees, key, {"system": system}
+            )
+        )
+
+        @jax.jit
+        def observe(state, system):
+            energy, _, virial = evaluate(state.position, system)
+            kinetic = 0.5 * (state.momentum**2 / state.mass).sum()
+            return energy, kinetic, virial, state.momentum.T @ (state.momentum / state.mass)
+
+        self.observe = observe
+
+        @jax.jit
+        @sharded((ranks,), ranks)
+        def merge(built):
+            return builder.stacked(merged(builder.unstacked(built).plans[0]))
+
+        self.merge = merge
+
+        @jax.jit
+        def wrapped(positions, turns, cell):
+            inside, more = wrap(positions, cell, np.array(pbc))
+            return inside, turns + more
+
+        self.wrap = wrapped
+
+        @jax.jit
+        @sharded((ranks, ranks, all_), (ranks, ranks, all_))
+        def recut(per_atom, ids, cell):
+            return distributed.recut(
+                per_atom, per_atom["position"], ids, cell, pbc=pbc, method=made.method, shape=made.shape,
+                total=atoms, rows=rows, axis=AXIS,
+            )  # fmt: skip
+
+        def recut_and_pad(per_atom, ids, cell):
+            moved, ids, _ = recut(per_atom, ids, cell)
+            padding = (ids < 0)[:, None]
+            moved["mass"] = jnp.where(padding, jnp.inf, moved["mass"])
+            moved["numbers"] = jnp.where(ids < 0, per_atom["numbers"].max(), moved["numbers"])
+            return moved, ids
+
+        self.recut = recut_and_pad
+
+        @jax.jit
+        @sharded((ranks, system), all_)
+        def digest(positions, system):
+            return topology.digest(builder.unstacked(system.topology), positions, system.cell)
+
+        self.digest = digest
+
+        @partial(jax.jit, static_argnames="degrees")
+        def momenta(key, ids, masses, degrees):
+            moving = jnp.isfinite(masses) & (ids >= 0)[:, None]
+            return ensembles.momenta(key, ids, masses, moving, ensemble.temperature_kelvin, degrees)
+
+        self.momenta = momenta
+
+
+def _standard(function):
+    """jax-md mixes types, which JAX's strict promotion refuses."""
+
+    def call(*args):
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            return function(*args)
+
+    return call

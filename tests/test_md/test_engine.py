@@ -1,0 +1,133 @@
+"""Many devices equal one: forces, stress and trajectories of sharded systems; rebuilds that change nothing."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from flax import nnx
+
+from janus_jax.data.neighbors import from_atoms
+from janus_jax.models import build, convert
+from janus_jax.models.esen import EsenConfig
+from janus_jax.models.potential import energy_forces_stress
+from md.engine import Engine
+from md.ensembles import EnsembleConfig
+
+SMALL = EsenConfig(cutoff_angstrom=3.5, channels=4, hidden_channels=4, edge_channels=4, num_basis=8)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return convert.cast(build(SMALL, rngs=nnx.Rngs(0)), jnp.float64)
+
+
+def salt() -> Atoms:
+    atoms = bulk("NaCl", "rocksalt", a=5.64, cubic=True)
+    atoms.rattle(0.1, seed=1)
+    return atoms
+
+
+def liquid(count: int, cell, pbc=True, seed: int = 0) -> Atoms:
+    """Random atoms no closer than 0.9 Å in a part of the cell."""
+    rng = np.random.default_rng(seed)
+    cell = np.array(cell, float)
+    cell = np.diag(cell) if cell.ndim == 1 else cell
+    kept: list[np.ndarray] = []
+    while len(kept) < count:
+        x = rng.random(3) @ cell
+        if all(np.linalg.norm(x - y) > 0.9 for y in kept):
+            kept.append(x)
+    return Atoms(rng.choice([1, 8], count), np.array(kept), cell=cell, pbc=pbc)
+
+
+def vacuum_slab() -> Atoms:
+    atoms = liquid(30, [7, 8, 5], (True, True, False))
+    atoms.cell[2, 2] = 35.0
+    return atoms
+
+
+TILTED = [[8, 0, 0], [8 * np.cos(np.pi / 6), 8 * np.sin(np.pi / 6), 0], [2, 3, 9]]
+SYSTEMS = {
+    "rock salt": (salt, 8, "grid"),
+    "cell at 30 degrees": (lambda: liquid(30, TILTED), 5, "hilbert"),
+    "slab in vacuum": (vacuum_slab, 3, "grid"),
+    "cell thinner than the halo": (lambda: liquid(12, [2.0, 7, 9]), 2, "hilbert"),
+    "cluster": (lambda: liquid(20, [8, 8, 8], False), 7, "grid"),
+    "3 atoms on 8 devices": (lambda: liquid(3, [4, 4, 4]), 8, "hilbert"),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_forces_and_stress_are_those_of_one_device(model, name):
+    make, devices, method = SYSTEMS[name]
+    atoms = make()
+    atoms.positions += 100 * np.asarray(atoms.cell).sum(0)  # far outside the cell
+    engine = Engine(model, atoms, EnsembleConfig(), devices=devices, method=method)
+    graph = from_atoms(atoms, model.cutoff)
+    expected = energy_forces_stress(model, graph)
+    energy, _, virial = engine.evaluate()
+    assert energy == pytest.approx(float(expected.energy[0]), rel=1e-9)
+    scale = np.abs(expected.forces).max()
+    np.testing.assert_allclose(engine.forces(), expected.forces, atol=1e-9 * scale)
+    np.testing.assert_allclose(virial, expected.virial[0], atol=1e-9 * np.abs(expected.virial).max())
+
+
+def test_forces_are_differences_of_energies_through_the_exchange(model):
+    atoms = liquid(20, [6, 7, 8])
+
+    def energy(shift):
+        moved = atoms.copy()
+        moved.positions[7, 1] += shift
+        return Engine(model, moved, EnsembleConfig(), devices=3, method="grid").evaluate()[0]
+
+    force = Engine(model, atoms, EnsembleConfig(), devices=3, method="grid").forces()[7, 1]
+    h = 1e-4
+    assert force == pytest.approx(-(energy(h) - energy(-h)) / (2 * h), rel=1e-6)
+
+
+@pytest.mark.parametrize("ensemble", ["nve", "nvt", "langevin"])
+def test_trajectories_do_not_depend_on_devices_cut_or_rebuilds(model, ensemble):
+    config = EnsembleConfig(name=ensemble, temperature_kelvin=600.0, timestep_fs=1.0)
+    runs = [
+        Engine(model, salt(), config, devices=1, interval=1, skin=0.2, repartition=50),
+        Engine(model, salt(), config, devices=4, method="grid", skin=0.3, repartition=12),
+    ]
+    for _ in range(3):
+        for engine in runs:
+            engine.run(10)
+        one, many = runs
+        np.testing.assert_allclose(many.positions(), one.positions(), atol=1e-10)
+        np.testing.assert_array_equal(many.digest(), one.digest())
+        assert many.read().temperature_kelvin == pytest.approx(one.read().temperature_kelvin, rel=1e-9)
+    assert one.rebuilds["interval"] == 30
+    assert many.rebuilds["repartition"] == 2
+    assert many.rebuilds["interval"] + many.rebuilds["displacement"] < 5
+    assert all(text.startswith("build") for text in many.build.compiled)
+
+
+def test_a_step_that_breaks_the_skin_is_made_again_after_a_rebuild(model):
+    config = EnsembleConfig(temperature_kelvin=2000.0, timestep_fs=1.0)
+    fast = Engine(model, salt(), config, devices=2, method="grid", skin=0.1, interval=30)
+    slow = Engine(model, salt(), config, devices=1, interval=1)
+    for engine in (fast, slow):
+        engine.run(30)
+    np.testing.assert_allclose(fast.positions(), slow.positions(), atol=1e-10)
+    assert fast.rebuilds["displacement"] > 2
+
+
+def test_energy_is_conserved_and_degrees_of_freedom_are_counted(model):
+    fixed = np.zeros(8, bool)
+    fixed[:2] = True
+    config = EnsembleConfig(temperature_kelvin=300.0, timestep_fs=0.5)
+    engine = Engine(model, salt(), config, devices=3, method="hilbert", fixed=fixed)
+    start = engine.read()
+    assert engine.degrees == 18
+    assert start.temperature_kelvin == pytest.approx(300.0)
+    before = engine.positions()
+    engine.run(40)
+    end = engine.read()
+    np.testing.assert_array_equal(engine.positions()[:2], before[:2])
+    assert np.abs(engine.positions()[2:] - before[2:]).max() > 0.01
+    exchanged = abs(end.kinetic_ev - start.kinetic_ev)
+    assert abs(end.potential_ev + end.kinetic_ev - start.potential_ev - start.kinetic_ev) < 1e-3 * max(exchanged, 1e-3)
