@@ -5,6 +5,7 @@ which the first `counts[rank]` hold its atoms in this order and the rest are pad
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -76,7 +77,7 @@ class Cut:
         table[np.arange(rows)[None] < self.counts[:, None]] = self.order
         return table
 
-    def scatter(self, values: np.ndarray, rows: int | None = None, fill: float = 0) -> np.ndarray:
+    def scatter(self, values: np.ndarray, rows: int | None = None, fill: Any = 0) -> np.ndarray:
         """Per-atom values [N, ...] in padded layout [K, rows, ...]."""
         if len(values) != self.atoms:
             raise PartitionError(f"{len(values)} values for {self.atoms} atoms")
@@ -93,6 +94,6 @@ class Cut:
         values[self.order] = padded[self.table(padded.shape[1]) >= 0]
         return values
 
-    def migrate(self, padded: np.ndarray, new: "Cut", rows: int | None = None, fill: float = 0) -> np.ndarray:
+    def migrate(self, padded: np.ndarray, new: "Cut", rows: int | None = None, fill: Any = 0) -> np.ndarray:
         """A padded array of this cut in the layout of another cut of the same atoms."""
         return new.scatter(self.gather(padded), rows, fill)
