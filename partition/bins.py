@@ -85,7 +85,7 @@ class BinRequests(Requests):
             mine = np.unique(self._at(self.cut.ids(rank), np.zeros(3)), axis=0)
             entries = len(mine)
             for image in self.images:
-                moved = mine + np.round(image * self.bins)
+                moved = mine + np.round(image / _span(self.system, self.reach) * self.bins)
                 entries += int(((moved >= -self._margin) & (moved < self.bins + self._margin)).all(1).sum())
             most = max(most, entries)
         return most * BIN_BYTES

@@ -20,7 +20,7 @@ def bits_for(atoms: int) -> int:
 
 
 def quantize(fractional, bits: int, scale=None):
-    """Cells [..., 3] (uint32) of fractional coordinates; those outside [0, 1) are put into the last cell.
+    """Cells [..., 3] (uint32) of fractional coordinates; those outside [0, 1) are put into the first or last cell.
 
     Args:
         fractional: [..., 3].

@@ -101,12 +101,17 @@ def cut(
         rows: with weights, the most atoms a rank may have (default: 1.4 times the mean).
 
     Raises:
-        PartitionError: an unknown method, no ranks, weights that are not positive or too few rows.
+        PartitionError: an unknown method, no ranks, a cutoff that is not positive, weights that are negative or
+            not finite, too few rows, or rows without weights.
     """
     if method not in METHODS:
         raise PartitionError(f"unknown cut {method!r}; allowed: {', '.join(METHODS)}")
     if ranks < 1:
         raise PartitionError(f"{ranks} ranks; at least one is needed")
+    if not 0 < cutoff < np.inf:
+        raise PartitionError(f"the cutoff is {cutoff} Å; it must be positive and finite")
+    if rows is not None and weights is None:
+        raise PartitionError(f"rows={rows} without weights; counts without weights are exact")
     if method == "auto":
         from partition.offsets import choose
 
@@ -226,11 +231,12 @@ def _weighted(total, levels, ranks, weights, rows) -> tuple[np.ndarray, np.ndarr
     a rank has at most (mean(w) / a + 1) N / K atoms, so there is always one.
     """
     if len(weights) != total or not np.isfinite(weights).all() or (weights < 0).any():
-        raise PartitionError(f"{len(weights)} weights for {total} atoms; they must be finite and not negative")
+        worst = f", among them {weights[np.argmin(np.nan_to_num(weights, nan=-np.inf))]}" if len(weights) else ""
+        raise PartitionError(f"{len(weights)} weights for {total} atoms{worst}; they must be finite and not negative")
     mean = total / ranks
     rows = int(np.ceil(1.4 * mean)) + 1 if rows is None else rows
     if rows < mean:
-        raise PartitionError(f"{rows} rows for {mean:g} atoms a rank")
+        raise PartitionError(f"{rows} rows for {total} atoms on {ranks} ranks")
     average = float(weights.mean()) if total else 0.0
     if average == 0.0 or rows < mean + 1:
         return nested(total, levels)

@@ -166,8 +166,12 @@ def requests(system: Atoms, cut: Cut, cutoff: float, scheme: str = "rank-box", p
         pieces: boxes a rank of `multi-box`.
 
     Raises:
-        PartitionError: an unknown scheme.
+        PartitionError: an unknown scheme, a cutoff that is not positive and finite, no pieces.
     """
+    if not 0 < cutoff < np.inf:
+        raise PartitionError(f"the cutoff is {cutoff} Å; it must be positive and finite")
+    if pieces < 1:
+        raise PartitionError(f"{pieces} pieces a rank; at least one is needed")
     if scheme not in SCHEMES:
         raise PartitionError(f"unknown exchange scheme {scheme!r}; allowed: {', '.join(SCHEMES)}")
     scale = float(np.abs(system.positions).max(initial=0)) + float(np.abs(system.cell).max())
@@ -192,6 +196,10 @@ def requests(system: Atoms, cut: Cut, cutoff: float, scheme: str = "rank-box", p
             near = np.flatnonzero(boxes.bound(ranks[q][None], box, height) <= reach)
             for query in queries[rank == q]:
                 wanted[q, near] |= boxes.bound(query[None], box[near], height) <= reach
+    mutual = np.zeros((cut.ranks, cut.ranks), bool)
+    asking, entry = np.nonzero(wanted)
+    mutual[asking, rank[run[entry]]] = True
+    wanted &= (mutual & mutual.T)[:, rank[run]]  # if one of two need not ask, there is no pair of theirs
     trim = scheme != "all-gather"
     return BoxRequests(system, cut, reach, ids, starts, rank, queries, run, image, box, wanted, trim)
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import vesin
 
-from partition.cell import combine, displacements, extremes, heights, slack, squared
+from partition.cell import combine, complete_cell, displacements, extremes, heights, slack, squared
 from partition.cut import atoms, cut
 from partition.errors import checked
 from partition.exchange import Requests, requests
@@ -119,6 +119,7 @@ def neighbors(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: 
 
 def vesin_safe(positions: np.ndarray, cell: np.ndarray, pbc: np.ndarray, cutoff: float) -> bool:
     """Whether vesin may be given this system as it is: see `_near`."""
+    cell = complete_cell(cell, pbc)
     fractional = positions @ np.linalg.inv(cell)
     extent = np.where(pbc, 1.0, np.ptp(fractional, axis=0) if len(positions) else 0.0) * heights(cell)
     return bool(np.prod(extent / cutoff + 1) <= MOST_CELLS)

@@ -37,7 +37,8 @@ def source(shape: tuple[int, int, int], offset: tuple[int, int, int]) -> np.ndar
 def choose(system: Atoms, ranks: int, cutoff: float, **weighted) -> Cut:
     """The one of the grid and the Hilbert cut that is predicted to send fewer bytes (`cut(..., "auto")`)."""
     if ranks == 1 or len(system) == 0:
-        return dataclasses.replace(cut(system, ranks, "hilbert", cutoff=cutoff, **weighted), reason="one rank")
+        reason = "one rank" if ranks == 1 else "no atoms"
+        return dataclasses.replace(cut(system, ranks, "hilbert", cutoff=cutoff, **weighted), reason=reason)
     stride = max(len(system) // ranks // 2000, 1)
     found = {}
     for method in ("grid", "hilbert"):

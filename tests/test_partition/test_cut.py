@@ -242,10 +242,13 @@ def test_rows_that_leave_no_choice_and_weights_that_say_nothing_give_equal_count
         ({"ranks": 2, "method": "peano"}, "unknown cut 'peano'; allowed: auto, grid, hilbert, morton"),
         ({"ranks": 0}, "0 ranks; at least one is needed"),
         ({"ranks": -3, "method": "grid"}, "-3 ranks; at least one is needed"),
-        ({"ranks": 2, "weights": np.ones(9)}, "9 weights for 10 atoms; they must be finite and not negative"),
+        (
+            {"ranks": 2, "weights": np.ones(9)},
+            "9 weights for 10 atoms, among them .*; they must be finite and not negative",
+        ),
         ({"ranks": 2, "weights": np.full(10, np.nan)}, "weights .* must be finite and not negative"),
         ({"ranks": 2, "weights": np.linspace(-0.1, 1, 10)}, "weights .* must be finite and not negative"),
-        ({"ranks": 3, "weights": np.ones(10), "rows": 3}, "3 rows for 3.33333 atoms a rank"),
+        ({"ranks": 3, "weights": np.ones(10), "rows": 3}, "3 rows for 10 atoms on 3 ranks"),
     ],
 )
 def test_errors_say_what_was_given_and_what_is_allowed(arguments, message):

@@ -67,8 +67,8 @@ def test_candidates_cover_every_foreign_neighbour(system, ranks, method, scheme)
     assert_nothing_is_left_out(system, ranks, method, scheme)
 
 
-@settings(max_examples=1000 if EVERY else 15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(systems(20), st.sampled_from((1, 2, 5)), st.sampled_from((1, 2, 5)))
+@settings(max_examples=1000 if EVERY else 10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(systems(20), st.sampled_from((1, 2, 3)), st.sampled_from((1, 2, 5)))
 def test_coarse_bins_cover_every_foreign_neighbour(system, ranks, most):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bins, "MOST_BINS", most)
