@@ -126,7 +126,8 @@ class Engine:
         else:
             momenta = self._programs.momenta(key, self.ids, self.masses, self.degrees)
         self.system = self._system(positions)
-        self.state = self._programs.start(positions, momenta, self.masses, self.degrees, key, self.system)
+        forces = self._programs.evaluate(positions, self.system)[1]
+        self.state = self._programs.start(positions, momenta, forces, self.masses, self.degrees, key)
         self.step = self.since_build = 0
         self.rebuilds: collections.Counter[str] = collections.Counter()
 
@@ -174,15 +175,17 @@ class Engine:
 
     def evaluate(self) -> tuple[float, float, np.ndarray]:
         """Potential and kinetic energy (eV) and virial dE/d(strain) [3, 3] (eV) of the current state."""
-        energy, kinetic, virial, _ = jax.device_get(self._programs.observe(self.state, self.system))
-        return float(energy), float(kinetic), virial
+        energy, _, virial = self._programs.evaluate(self.state.position, self.system)
+        kinetic, _ = self._programs.kinetic(self.state)
+        return float(energy), float(kinetic), np.asarray(virial)
 
     def read(self) -> Reading:
         """Observables now; the stress has its kinetic part."""
-        energy, kinetic, virial, momentum_flux = jax.device_get(self._programs.observe(self.state, self.system))
+        energy, _, virial = self._programs.evaluate(self.state.position, self.system)
+        kinetic, momentum_flux = self._programs.kinetic(self.state)
         volume = abs(np.linalg.det(self.cell))
         temperature = 2 * kinetic / (self.degrees * ensembles.KELVIN) if self.degrees else 0.0
-        stress = (virial - momentum_flux) / volume
+        stress = np.asarray(virial - momentum_flux) / volume
         return Reading(self.step, float(energy), float(kinetic), float(temperature), stress)
 
     def forces(self) -> np.ndarray:
@@ -215,6 +218,7 @@ class _Programs:
         def sharded(inputs, outputs):
             return partial(jax.shard_map, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
+        @jax.jit
         @sharded((ranks, system), (all_, ranks, all_))
         def evaluate(positions, system):
             one = builder.unstacked(system.topology)
@@ -248,19 +252,16 @@ class _Programs:
             return jax.lax.while_loop(go_on, body, (state, jnp.int32(0), jnp.zeros((), bool)))
 
         self.epoch = jax.jit(_standard(epoch))
-        self.start = _standard(
-            lambda positions, momenta, masses, degrees, key, system: start(
-                positions, momenta, masses, degrees, key, {"system": system}
-            )
-        )
+        self.start = _standard(start)
+        self.evaluate = evaluate
 
         @jax.jit
-        def observe(state, system):
-            energy, _, virial = evaluate(state.position, system)
-            kinetic = 0.5 * (state.momentum**2 / state.mass).sum()
-            return energy, kinetic, virial, state.momentum.T @ (state.momentum / state.mass)
+        def kinetic(state):
+            """Kinetic energy, and its tensor twice."""
+            velocity = state.momentum / state.mass
+            return 0.5 * (state.momentum * velocity).sum(), state.momentum.T @ velocity
 
-        self.observe = observe
+        self.kinetic = kinetic
 
         @jax.jit
         @sharded((ranks,), ranks)

@@ -5,6 +5,7 @@ mass and no momentum, so the integrators leave them alone; they only must not co
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import jax
@@ -35,8 +36,8 @@ class EnsembleConfig(Section):
 def integrator(ensemble: EnsembleConfig, force: Callable) -> tuple[Callable, Callable]:
     """(start, step) of jax-md for `force(positions, **system)`.
 
-    start(positions, momenta, masses, degrees, system) -> state; step(state, ids, **system) -> state, where `system`
-    are keyword arguments of the force.
+    start(positions, momenta, forces, masses, degrees, key) -> state, with forces already known;
+    step(state, ids, **system) -> state, where `system` are keyword arguments of the force.
     """
     from jax_md import simulate
 
@@ -46,25 +47,26 @@ def integrator(ensemble: EnsembleConfig, force: Callable) -> tuple[Callable, Cal
     def shift(positions, moves, **_):
         return positions + moves
 
-    if ensemble.name == "langevin":
-        init, _ = simulate.nvt_langevin(force, shift, timestep, kT)
-        gamma = ensemble.friction_per_ps / (1000 * FEMTOSECOND)
+    def known(positions, forces):
+        return forces
 
-        def step(state, ids, **system):
+    kinds: dict[str, Any] = {
+        "nve": simulate.nve,
+        "nvt": partial(simulate.nvt_nose_hoover, kT=kT, tau=ensemble.tau_fs * FEMTOSECOND),
+        "langevin": partial(simulate.nvt_langevin, kT=kT),
+    }
+    init, _ = kinds[ensemble.name](known, shift, dt=timestep)
+    _, apply = kinds[ensemble.name](force, shift, dt=timestep)
+    gamma = ensemble.friction_per_ps / (1000 * FEMTOSECOND)
+
+    def step(state, ids, **system):
+        if ensemble.name == "langevin":
             return _langevin(simulate, force, shift, state, ids, timestep, kT, gamma, system)
+        return apply(state, **system)
 
-    else:
-        if ensemble.name == "nve":
-            init, apply = simulate.nve(force, shift, timestep)
-        else:
-            init, apply = simulate.nvt_nose_hoover(force, shift, timestep, kT, tau=ensemble.tau_fs * FEMTOSECOND)
-
-        def step(state, ids, **system):
-            return apply(state, **system)
-
-    def start(positions, momenta, masses, degrees: int, key, system):
+    def start(positions, momenta, forces, masses, degrees: int, key):
         options: dict[str, Any] = {"kT": kT} if ensemble.name == "nve" else {}
-        state = init(key, positions, mass=masses, momenta=momenta, **options, **system)
+        state = init(key, positions, mass=masses, momenta=momenta, forces=forces, **options)
         if ensemble.name == "nvt":  # jax-md counts every row
             state = state.set(chain=state.chain.set(degrees_of_freedom=degrees))
         return state

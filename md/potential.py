@@ -15,7 +15,7 @@ from janus_jax.models.potential import Potential, structure_energies
 from janus_jax.typing import Array, Float, Int
 from partition.plan import Plan, exchange_halo
 from partition.search import Edges
-from partition.topology import Topology, active, continuous
+from partition.topology import Topology, active, continuous, settled
 
 
 def merged(plan: Plan) -> Edges:
@@ -30,12 +30,13 @@ def rank_graph(
     edges: Edges,
     numbers: Int[Array, "atoms"],
     structure: dict[str, Array],
+    positions: Float[Array, "atoms 3"],
     near: Float[Array, "atoms 3"],
     cell: Float[Array, "3 3"],
     cutoff: float,
 ) -> AtomGraph:
     """The graph of one rank: the edges within the cutoff, sources counted through the halo."""
-    points = exchange_halo(near, topology.plans[0])
+    points, crossed = exchange_halo(settled(topology, positions, cell), topology.plans[0])
     return AtomGraph(
         positions=near,
         numbers=numbers,
@@ -44,7 +45,7 @@ def rank_graph(
         src=edges.src,
         dst=edges.dst,
         image=edges.image,
-        edge_mask=active(edges, points, cell, cutoff),
+        edge_mask=active(edges, points, cell, cutoff, crossed),
         cell=cell[None],
         pbc=jnp.asarray(topology.settings.pbc)[None],
         structure_mask=jnp.ones(1, bool),
@@ -70,7 +71,7 @@ def rank_energy_forces_virial(
     """
     plan = topology.plans[0]
     near, _, _ = continuous(topology, positions, cell)
-    graph = rank_graph(topology, edges, numbers, structure, near, cell, model.cutoff)
+    graph = rank_graph(topology, edges, numbers, structure, positions, near, cell, model.cutoff)
 
     def own(near, strain):
         return structure_energies(model, graph, near, strain, lambda owned: exchange_halo(owned, plan))[0]

@@ -14,7 +14,7 @@ from partition import boxes
 from partition.capacity import Capacity, bucket, grow, over
 from partition.cell import heights, images, slack, working_cell
 from partition.cut import Atoms
-from partition.errors import CellError, checked
+from partition.errors import CellError, PartitionError, checked
 from partition.layout import Cut
 from partition.offsets import offsets
 from partition.topology import Settings, Topology, build
@@ -43,7 +43,13 @@ def asked(system: Atoms, cut: Cut, reach: float) -> np.ndarray:
 
 
 def transport_for(system: Atoms, cut: Cut, reach: float, axis: str, kind: str = "") -> Transport:
-    """The exchange of a cut: permutations for a grid, an all-to-all for a curve, unless `kind` says otherwise."""
+    """The exchange of a cut: permutations for a grid, an all-to-all for a curve, unless `kind` says otherwise.
+
+    Raises:
+        PartitionError: an unknown kind, or a ragged exchange on CPU.
+    """
+    if kind == "ragged" and jax.default_backend() == "cpu":
+        raise PartitionError("the ragged exchange does not run on CPU; use all_to_all")
     kind = kind or ("permute" if cut.method == "grid" or cut.ranks == 1 else "all_to_all")
     if kind != "permute":
         return Transport(kind, axis, cut.ranks)
@@ -115,7 +121,7 @@ class Builder:
         """Topology with a leading axis of ranks, of positions [K n, 3] and ids [K n] sharded over it.
 
         Raises:
-            CellError: an atom is more than 2^30 cells away, or a cell has too many images.
+            CellError: positions are not finite or more than 2^30 cells away, or a cell has too many images.
             CountError: arrays that 32 bits cannot number.
         """
         cell = working_cell(np.asarray(cell, float), np.array(self.settings.pbc))
@@ -126,7 +132,7 @@ class Builder:
             topology, need = self._program(positions)(positions, ids, *self._cell(cell, turns, positions.dtype))
             need = jax.device_get(need)
             if need.far:
-                raise CellError("an atom is more than 2^30 cells away; wrap the positions")
+                raise CellError("positions are not finite, or more than 2^30 cells away; wrap them")
             if self.settings.transport.kind == "permute" and need.outside.any():
                 self._widen(need.outside)
                 continue

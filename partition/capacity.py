@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from partition.errors import CapacityError, checked
+from partition.errors import CapacityError, CellError, checked
 
 SPARE = 1.1
 Leaf = Any  # an array, or what stands for one in a tree of shapes or of shardings
@@ -21,7 +21,7 @@ def bucket(count: int) -> int:
     """The next of eight lengths an octave: at most an eighth is spare, and few lengths are ever compiled."""
     count = checked("rows", max(int(count), 8))
     step = 1 << max(count.bit_length() - 4, 0)
-    return -(-count // step) * step
+    return min(-(-count // step) * step, 2**31 - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Need:
     """What a build needed: as `Capacity`, arrays; and the reach of what it assumed.
 
     Attributes:
-        outside: requests [K, K] bool between ranks (asking, asked) that no slot serves.
-        far: whether an atom is too many cells away for 32 bits.
+        outside: requests [K, K] bool between ranks (asked, asking) that no slot serves.
+        far: whether positions are not finite or too many cells away for 32 bits.
     """
 
     sent: Leaf
@@ -106,8 +106,14 @@ def check(capacity: Capacity, need: Need) -> None:
     """Refuse a build that did not fit.
 
     Raises:
-        CapacityError: with the names, needs and capacities.
+        CapacityError: with the names, needs and capacities; also for requests that no slot serves.
+        CellError: positions are not finite or too far away.
     """
+    if np.asarray(need.far).any():
+        raise CellError("positions are not finite, or more than 2^30 cells away; wrap them")
     found = over(capacity, need)
+    unserved = int(np.asarray(need.outside).sum())
+    if unserved:
+        found["requests without a slot"] = (unserved, 0)
     if found:
         raise CapacityError(found)

@@ -145,7 +145,8 @@ def keys(fractional, lengths, method: str, shape: tuple[int, int, int], total: i
         return [(list(curves.morton(cells, bits)), int(np.prod(shape)))], order
     if method != "grid":
         raise PartitionError(f"unknown cut {method!r}; allowed: grid, hilbert, morton")
-    scaled = jnp.clip(jnp.floor(fractional * 2.0**32), 0, 2.0**32 - 256).astype(jnp.uint32)
+    most = 2.0**32 - (1 if fractional.dtype == jnp.float64 else 256)  # the largest that the type has below 2^32
+    scaled = jnp.clip(jnp.floor(fractional * 2.0**32), 0, most).astype(jnp.uint32)
     return [([scaled[:, k]], shape[k]) for k in range(3)], order
 
 

@@ -3,7 +3,8 @@
 A plan is made at a rebuild (`topology.build`) and is an argument of compiled code: another plan of the same
 lengths compiles nothing. Rows of a rank are its owned rows [n], then the halo [h], slot after slot; `src` of
 edges counts both. Everything here runs under shard_map and is linear in the features, so that it can be
-differentiated as often as one likes; `accumulate_halo` is the exact transpose of `exchange_halo`.
+differentiated as often as one likes (the ragged exchange in reverse mode only); `accumulate_halo` is the exact
+transpose of `exchange_halo`.
 
 Source: Tessera, section 3.4 (plan reuse, one buffer for several quantities).
 """

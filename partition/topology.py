@@ -6,7 +6,8 @@ with r < cutoff, by the same arithmetic at every step, so that any rebuild inter
 bit for bit.
 
 Coordinates may be wrapped or not. A topology keeps the wrapped positions of the build; `continuous` brings
-later positions to the images next to them, so the images of the edges stay as they are.
+later positions to the images next to them, so the images of the edges stay as they are; `settled` gives what
+does not depend on the build.
 
 Everything here runs under shard_map, on one rank's rows; cells are `cell.working_cell`.
 Source: Tessera, section 3.3 (cache exactness); the deformation of the cell is ours.
@@ -110,7 +111,7 @@ def build(positions, ids, cell, images, image_mask, settings: Settings, capacity
         remote=found_remote[4],
         halo=jnp.stack(halo_needs),
         outside=jnp.zeros((), jnp.int32),
-        far=((turns >= 2**30) | (turns <= -(2**30))).any().astype(jnp.int32),
+        far=((turns >= 2**30) | (turns <= -(2**30)) | ~jnp.isfinite(wrapped)).any().astype(jnp.int32),
     )
     need = jax.tree.map(lambda count: jax.lax.pmax(count, axis), need)
     need = dataclasses.replace(need, outside=jax.lax.all_gather(outside, axis))
@@ -232,19 +233,40 @@ def stale(topology: Topology, positions, cell) -> jax.Array:
     strain = combine(deformation, deformation.T) - jnp.eye(3, dtype=cell.dtype)
     smallest = jnp.sqrt(jnp.maximum(1 - jnp.sqrt((strain * strain).sum()), 0))
     allowed = jnp.stack([(smallest * (c + settings.skin) - c) / 2 for c in settings.cutoffs]).min()
-    return ((squared(moves) > jnp.maximum(allowed, 0) ** 2) & (topology.ids >= 0)).any() | (allowed < 0)
+    inside = squared(moves) <= jnp.maximum(allowed, 0) ** 2  # false for what is not a number
+    return (~inside & (topology.ids >= 0)).any() | ~(allowed >= 0)
 
 
-def active(edges: Edges, points, cell, cutoff: float) -> jax.Array:
-    """Which edges [E] are shorter than the cutoff; points: [n + h, 3] continuous positions with their halo."""
-    distance = squared(displacements(points, edges.src, edges.dst, edges.image, cell))
+def settled(topology: Topology, positions, cell):
+    """Positions wrapped into the cell, and the cells [n, 3] each atom has crossed since the build.
+
+    Both depend on the positions alone, not on the build, so a pair exactly at the cutoff is decided alike
+    whenever the graph was built.
+    """
+    wrapped, turns = wrap(positions, cell, np.array(topology.settings.pbc))
+    return wrapped, turns - continuous(topology, positions, cell)[1]
+
+
+def active(edges: Edges, points, cell, cutoff: float, crossed=None) -> jax.Array:
+    """Which edges [E] are shorter than the cutoff.
+
+    Args:
+        points: [n + h, 3] positions with their halo, of `continuous`, or of `settled` together with
+        crossed: [n + h, 3] of `settled`, with its halo.
+    """
+    image = edges.image if crossed is None else _across(edges, crossed)
+    distance = squared(displacements(points, edges.src, edges.dst, image, cell))
     return edges.mask & (distance < jnp.asarray(cutoff, points.dtype) ** 2)
+
+
+def _across(edges: Edges, crossed) -> jax.Array:
+    """Images [E, 3] between atoms that have crossed cells [n + h, 3]."""
+    return edges.image + crossed[edges.src] - crossed[edges.dst]
 
 
 def current_images(topology: Topology, edges: Edges, plan: Plan, turns) -> jax.Array:
     """Images [E, 3] of edges after atoms were wrapped: `turns` [n, 3] of `continuous` at these positions."""
-    everyone = exchange_halo(turns, plan)
-    return edges.image - everyone[edges.src] + everyone[edges.dst]
+    return _across(edges, exchange_halo(-turns, plan))
 
 
 def digest(topology: Topology, positions, cell) -> jax.Array:
@@ -253,15 +275,14 @@ def digest(topology: Topology, positions, cell) -> jax.Array:
     Edges count with the ids of their atoms and the image between their wrapped positions.
     """
     settings = topology.settings
-    near, turns, _ = continuous(topology, positions, cell)
-    _, folded = wrap(positions, cell, np.array(settings.pbc))
+    state = (*settled(topology, positions, cell), topology.ids)
     sums = []
     for plan, cutoff in zip(topology.plans, settings.cutoffs, strict=True):
-        points, ids, crossed = exchange_halo((near, topology.ids, folded - turns), plan)
+        points, crossed, ids = exchange_halo(state, plan)
         for edges in (plan.local, plan.remote):
-            image = edges.image + crossed[edges.src] - crossed[edges.dst]
+            image = _across(edges, crossed)
             words = [ids[edges.dst], ids[edges.src], *(image[:, k] for k in range(3))]
-            on = active(edges, points, cell, cutoff)
+            on = active(edges, points, cell, cutoff, crossed)
             sums.append(jnp.stack([jnp.where(on, _mix(words, seed), 0).sum(dtype=jnp.uint32) for seed in (1, 2)]))
     sums = jnp.stack(sums).reshape(len(topology.plans), 2, 2).sum(1, dtype=jnp.uint32)
     return jax.lax.psum(sums, settings.transport.axis)
