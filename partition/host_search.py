@@ -7,8 +7,9 @@ import vesin
 
 from partition.cell import combine, complete_cell, displacements, extremes, heights, slack, squared
 from partition.cut import atoms, cut
-from partition.errors import checked
+from partition.errors import CapacityError, checked
 from partition.exchange import Requests, requests
+from partition.search import Edges
 
 MOST_CELLS = 100_000
 
@@ -56,6 +57,21 @@ def search(owned: np.ndarray, candidates: np.ndarray, images: np.ndarray, cell: 
     order = _sorted(dst, n)
     src = src[order]
     return Pairs(src, dst[order], turns[src])
+
+
+def padded(pairs: Pairs, length: int, rows: int) -> Edges:
+    """Pairs in arrays of a fixed length, as the device search gives them; `rows` are those of the rank's arrays.
+
+    Raises:
+        CapacityError: more pairs than `length`.
+    """
+    need = len(pairs)
+    if need > length:
+        raise CapacityError({"edges": (need, length)})
+    src, dst = np.zeros(length, np.int32), np.full(length, rows - 1, np.int32)
+    image, mask = np.zeros((length, 3), np.int32), np.arange(length) < need
+    src[:need], dst[:need], image[:need] = pairs.src, pairs.dst, pairs.image
+    return Edges(src, dst, image, mask)
 
 
 def _sorted(dst: np.ndarray, count: int) -> np.ndarray:

@@ -9,7 +9,9 @@ import vesin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from partition import host_search
 from partition.cut import atoms, cut
+from partition.errors import CapacityError
 from partition.exchange import SCHEMES, requests
 from partition.host_search import all_pairs
 from partition.layout import Cut
@@ -177,3 +179,19 @@ def test_hilbert_blocks_in_triclinic_cells_do_not_lose_pairs_when_the_system_mov
             i, _, _ = search(positions + turns @ SHARP, SHARP, EVERYWHERE, 5.0, ranks=ranks)
             assert len(i) == len(expected)
             assert (np.bincount(i, minlength=2000) == degrees).all()
+
+
+def test_pairs_fill_arrays_of_fixed_length_or_say_what_is_needed():
+    positions, cell = np.random.default_rng(5).random((40, 3)) * 9, np.eye(3) * 9.0
+    system = atoms(positions, cell, EVERYWHERE)
+    made = cut(system, 2, "hilbert", cutoff=3.0)
+    table = requests(system, made, 3.0)
+    owned, (ids, images) = system.positions[made.ids(0)], table.candidates(0)
+    pairs = host_search.search(owned, system.positions[ids], images, cell, 3.0)
+    edges = host_search.padded(pairs, len(pairs) + 7, made.rows)
+    assert edges.mask.sum() == len(pairs)
+    assert (np.diff(edges.dst) >= 0).all()
+    for name in ("src", "dst", "image"):
+        np.testing.assert_array_equal(getattr(edges, name)[edges.mask], getattr(pairs, name))
+    with pytest.raises(CapacityError, match=f"edges: {len(pairs)} needed, capacity {len(pairs) - 1}"):
+        host_search.padded(pairs, len(pairs) - 1, made.rows)
