@@ -101,6 +101,10 @@ class CheckpointError(JanusError, RuntimeError):
         super().__init__(f"{path}: {reason}.")
 
 
+class DynamicsError(JanusError, RuntimeError):
+    """Dynamics that cannot be started, or cannot go on."""
+
+
 class ScheduleError(JanusError, ValueError):
     """A schedule that cannot be made, read or run; names device and position where it applies."""
 

@@ -20,6 +20,7 @@ from ase import Atoms
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from janus_jax.errors import DynamicsError
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_elements
 from janus_jax.typing import pytree
@@ -73,6 +74,8 @@ class Engine:
 
     Raises:
         UnknownElementError: the model was not made for one of the elements.
+        DynamicsError: more devices than JAX has, or intervals that are not positive; later, a step that moves an
+            atom by more than half the skin.
         CellError: as `partition.cut.atoms`.
     """
 
@@ -91,6 +94,10 @@ class Engine:
         seed: int = 0,
     ):
         check_elements(model, atoms.numbers)
+        if not 1 <= devices <= len(jax.devices()):
+            raise DynamicsError(f"{devices} devices; JAX has {len(jax.devices())} here")
+        if interval < 1 or repartition < 1 or skin < 0:
+            raise DynamicsError(f"interval {interval}, repartition {repartition}, skin {skin}: must be positive")
         self.ensemble, self.interval, self.repartition = ensemble, interval, repartition
         self.atoms, self.mesh = len(atoms), Mesh(np.array(jax.devices()[:devices]), (AXIS,))
         dtype = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32  # type: ignore[attr-defined]
@@ -147,6 +154,8 @@ class Engine:
             limit = min(end - self.step, self.interval - self.since_build, until_cut)
             self.state, done, stale = self._programs.epoch(self.state, self.ids, self.system, limit)
             self.step += int(done)
+            if stale and self.since_build + int(done) == 0:
+                self._stop()
             self.since_build += int(done)
             if stale:
                 self._rebuild("displacement")
@@ -154,6 +163,23 @@ class Engine:
                 self._recut()
             elif self.since_build >= self.interval:
                 self._rebuild("interval")
+
+    def _stop(self) -> None:
+        """A step right after a build that moves an atom by more than half the skin: nothing could be trusted then."""
+        speeds = np.linalg.norm(self.momenta() / self._by_id(self.masses), axis=1)
+        forces = np.linalg.norm(self.forces(), axis=1)
+        fastest, pulled = int(np.argmax(speeds)), int(np.argmax(np.nan_to_num(forces, nan=np.inf)))
+        timestep = self.ensemble.timestep_fs * ensembles.FEMTOSECOND
+        raise DynamicsError(
+            f"step {self.step + 1} of {self.ensemble.timestep_fs:g} fs moves an atom by more than half the skin of "
+            f"{self.build.settings.skin:g} Å (atom {fastest} has {speeds[fastest] * timestep:.3g} Å a step, "
+            f"atom {pulled} a force of {forces[pulled]:.3g} eV/Å): use a shorter timestep_fs or a larger skin, "
+            "or look whether atoms are too close"
+        )
+
+    def momenta(self) -> np.ndarray:
+        """Momenta [N, 3] by atom id, in ASE's units (gathered)."""
+        return self._by_id(self.state.momentum)
 
     def _rebuild(self, why: str) -> None:
         """Wrap positions, keeping count, and find the neighbours anew."""

@@ -153,6 +153,25 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--model", help="ratios of a model in the paper: UMA-1.2B, UMA-2.3B, eSEN-100M, eSEN-220M")
     sub.add_argument("--plot", default="plan.png", help="picture to write (default: %(default)s)")
 
+    sub = command("md", "dynamics of a structure on one or several devices")
+    sub.add_argument("file", help="structure in any format ASE reads")
+    sub.add_argument("--model", required=True, help="model file or run folder")
+    sub.add_argument("--ensemble", choices=("nve", "nvt", "langevin"), default="nve", help="(default: %(default)s)")
+    sub.add_argument("--temperature", type=float, default=300.0, help="K (default: %(default)s)")
+    sub.add_argument("--timestep", type=float, default=0.5, help="fs (default: %(default)s)")
+    sub.add_argument("--steps", type=int, default=1000, help="(default: %(default)s)")
+    sub.add_argument("--devices", type=int, default=1, help="(default: %(default)s)")
+    sub.add_argument(
+        "--cut", choices=("auto", "grid", "hilbert", "morton"), default="auto", help="(default: %(default)s)"
+    )
+    sub.add_argument("--skin", type=float, default=0.5, help="Å (default: %(default)s)")
+    sub.add_argument("--interval", type=int, default=10, help="most steps between rebuilds (default: %(default)s)")
+    sub.add_argument("--thermo", type=int, default=10, help="steps between readings (default: %(default)s)")
+    sub.add_argument("--frames", type=int, default=100, help="steps between frames (default: %(default)s)")
+    sub.add_argument("--seed", type=int, default=0, help="of velocities and noise (default: %(default)s)")
+    sub.add_argument("--frame", type=int, default=0, help="of a trajectory in FILE (default: %(default)s)")
+    sub.add_argument("--output", help="folder (default: runs/md-NAME)")
+
     sub = command("partition", "how a structure is cut among ranks, and what they would exchange")
     sub.add_argument("file", help="structure in any format ASE reads")
     sub.add_argument("--ranks", type=int, default=8, metavar="K", help="(default: %(default)s)")

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from janus_jax.cli._structure import read_structure
 from janus_jax.errors import ConfigError, StructureError
 
 SHOWN_ATOMS = 20_000
@@ -12,9 +13,6 @@ SHOWN_ATOMS = 20_000
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     os.environ["JAX_PLATFORMS"] = "cpu"  # on the host; accelerators stay free
-    import ase
-    import ase.io
-    from ase.io.formats import UnknownFileTypeError
     from rich.console import Console
     from rich.progress import Progress
 
@@ -27,14 +25,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
             raise ConfigError(f"--{name} {getattr(arguments, name)}: must be positive")
     if arguments.skin < 0:
         raise ConfigError(f"--skin {arguments.skin}: must not be negative")
-    try:
-        structure = ase.io.read(arguments.file, index=arguments.frame)
-    except FileNotFoundError:
-        raise
-    except (UnknownFileTypeError, ValueError, IndexError, StopIteration, OSError) as error:
-        why = f" ({error})" if str(error) else ""
-        raise StructureError(f"{arguments.file}: ASE cannot read frame {arguments.frame}{why}") from None
-    assert isinstance(structure, ase.Atoms)  # one frame was asked for
+    structure = read_structure(arguments.file, arguments.frame)
     reach = arguments.cutoff + arguments.skin
     try:
         system = atoms(structure.positions, structure.cell.array, structure.pbc)

@@ -1,0 +1,100 @@
+"""Runs with files, from ASE and back, and the command."""
+
+import csv
+import json
+
+import ase.io
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.build import bulk
+from flax import nnx
+
+from janus_jax import bundle
+from janus_jax.cli.main import main
+from janus_jax.errors import ConfigError, DynamicsError, UnknownElementError
+from janus_jax.models import build, convert
+from janus_jax.models.esen import EsenConfig
+from md.engine import Engine
+from md.ensembles import EnsembleConfig
+from md.simulation import COLUMNS, Simulation
+
+SMALL = EsenConfig(cutoff_angstrom=3.5, channels=4, hidden_channels=4, edge_channels=4, num_basis=8)
+REFERENCES = ((11, -3.0), (17, -5.0))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return convert.cast(build(SMALL, rngs=nnx.Rngs(0), references=REFERENCES), jnp.float64)
+
+
+@pytest.fixture
+def salt():
+    atoms = bulk("NaCl", "rocksalt", a=5.64, cubic=True)
+    atoms.rattle(0.1, seed=1)
+    return atoms
+
+
+def test_files_hold_the_run_and_the_state_goes_on_from_ase(model, salt, tmp_path):
+    config = EnsembleConfig(timestep_fs=1.0)
+    folder = tmp_path / "run"
+    simulation = Simulation(model, salt, config, folder=folder, thermo=4, frames=8)
+    seen = []
+    simulation.run(10, lambda reading: seen.append(reading.step))
+    assert seen == [4, 8]
+    with (folder / "thermo.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COLUMNS
+    assert [int(row["step"]) for row in rows] == [0, 4, 8]
+    first = {key: float(value) for key, value in rows[0].items()}
+    assert first["temperature_kelvin"] == pytest.approx(300.0)
+    assert first["total_ev"] == pytest.approx(first["potential_ev"] + first["kinetic_ev"])
+    assert first["potential_ev"] - simulation.readings[0].potential_ev == pytest.approx(4 * -3.0 + 4 * -5.0)
+    frames = ase.io.read(folder / "trajectory.extxyz", index=":")
+    assert [frame.info["step"] for frame in frames] == [0, 8]
+    final = ase.io.read(folder / "final.extxyz")
+    assert final.info["step"] == 10
+    np.testing.assert_allclose(final.positions, simulation.atoms().positions, atol=1e-7)
+    again = Engine(model, simulation.atoms(), config)
+    np.testing.assert_allclose(again.momenta(), simulation.engine.momenta(), atol=1e-12)
+    np.testing.assert_allclose(again.forces(), simulation.engine.forces(), atol=1e-12)
+    figures = simulation.figures()
+    assert figures["steps"] == 10
+    assert figures["ns_per_day"] == pytest.approx(figures["steps_per_s"] * 86400e-6)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        Simulation(model, salt, config, folder=folder)
+
+
+def test_a_step_no_skin_can_take_stops_and_names_the_atom(model, salt, tmp_path):
+    salt.set_momenta(np.where(np.arange(8)[:, None] == 3, 200.0, 0.0) * np.ones(3))
+    simulation = Simulation(model, salt, EnsembleConfig(timestep_fs=2.0), folder=tmp_path / "fast")
+    with pytest.raises(DynamicsError, match=r"step 1 of 2 fs .*.atom 3 has [\d.]+ Å a step.* shorter timestep_fs"):
+        simulation.run(5)
+    assert ase.io.read(tmp_path / "fast" / "final.extxyz").info["step"] == 0
+
+
+def test_what_cannot_be_run_is_said_before_anything_is_compiled(model, salt):
+    with pytest.raises(DynamicsError, match="99 devices; JAX has 8"):
+        Engine(model, salt, EnsembleConfig(), devices=99)
+    with pytest.raises(DynamicsError, match="interval 0"):
+        Engine(model, salt, EnsembleConfig(), interval=0)
+    with pytest.raises(UnknownElementError, match="He"):
+        Engine(model, Atoms("He", cell=[5, 5, 5], pbc=True), EnsembleConfig())
+    with pytest.raises(ConfigError, match="readings every 0"):
+        Simulation(model, salt, thermo=0)
+
+
+def test_the_command_runs_a_structure_on_two_devices(model, salt, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    bundle.save("model.janus", model)
+    ase.io.write("salt.extxyz", salt)
+    words = ["md", "salt.extxyz", "--model", "model.janus", "--steps", "20", "--devices", "2", "--json"]
+    assert main(words) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["steps"], figures["devices"], figures["folder"]) == (20, 2, "runs/md-salt")
+    assert sum(figures["rebuilds"].values()) == 2
+    assert main(words) == 2
+    assert "holds a run already" in capsys.readouterr().err
+    assert main(["md", "salt.extxyz", "--model", "model.janus", "--temperature", "-3"]) == 2
+    assert "temperature_kelvin: Input should be greater than 0" in capsys.readouterr().err
