@@ -74,3 +74,11 @@ class JaxMDFinder:
 
 
 sys.meta_path.insert(0, JaxMDFinder)
+
+
+LONG = ("test_processes", "test_notebooks", "test_demo_trains", "from_the_command_line_to_its_report", "test_resume")
+"""Begun first, so that no worker is left with one of them when the other has nothing to do."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: not any(name in item.nodeid for name in LONG))
