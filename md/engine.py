@@ -10,8 +10,6 @@ Source: Tessera, section 3.5 and Algorithm 1; DESIGN.md section 8.
 
 import collections
 import dataclasses
-from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,30 +21,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from janus_jax.errors import DynamicsError
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_elements
-from janus_jax.typing import pytree
 from md import ensembles
 from md.ensembles import EnsembleConfig
-from md.potential import merged, rank_energy_forces_virial
-from partition import builder, cut, distributed, topology
+from md.programs import AXIS, Programs, System
+from partition import builder, cut, topology
 from partition.capacity import bucket
-from partition.cell import wrap
-
-AXIS = "ranks"
-REBUILDS = ("interval", "displacement", "repartition")
-
-
-@pytree
-class System:
-    """What the force of a step needs besides positions: data of compiled code."""
-
-    topology: Any
-    edges: Any
-    numbers: Any
-    structure: Any
-    """charge, spin, dataset."""
-    cell: Any
-    weights: Any
-    """Of the model."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +101,7 @@ class Engine:
         self.turns = self._put(made.scatter(start.turns.astype(np.int32), self.rows))
         positions = self._put(made.scatter(start.positions, self.rows).astype(dtype))
         self.weights = jax.device_put(nnx.split(model)[1], self._everywhere)
-        self._programs = _Programs(model, ensemble, self.mesh, pbc, made, self.atoms, self.rows)
+        self._programs = Programs(model, ensemble, self.mesh, pbc, made, self.atoms, self.rows)
         self.structure = {key: jnp.int32(atoms.info.get(key) or 0) for key in ("charge", "spin")} | {
             "dataset": jnp.int32(0)
         }
@@ -231,115 +210,3 @@ class Engine:
     def digest(self) -> np.ndarray:
         """Hash of the active edges of the current positions: see `partition.topology.digest`."""
         return np.asarray(self._programs.digest(self.state.position, self.system))
-
-
-class _Programs:
-    """Compiled functions of one engine."""
-
-    def __init__(self, model: Potential, ensemble: EnsembleConfig, mesh: Mesh, pbc, made, atoms: int, rows: int):
-        graphdef, _ = nnx.split(model)
-        ranks, all_ = PartitionSpec(AXIS), PartitionSpec()
-        system = System(ranks, ranks, ranks, all_, all_, all_)
-
-        def sharded(inputs, outputs):
-            return partial(jax.shard_map, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
-
-        @jax.jit
-        @sharded((ranks, system), (all_, ranks, all_))
-        def evaluate(positions, system):
-            one = builder.unstacked(system.topology)
-            with_weights = nnx.merge(graphdef, system.weights)
-            edges = builder.unstacked(system.edges)
-            return rank_energy_forces_virial(
-                with_weights, one, edges, system.numbers, system.structure, positions, system.cell
-            )
-
-        def force(positions, system):
-            return evaluate(positions, system)[1]
-
-        @sharded((ranks, system), all_)
-        def is_stale(positions, system):
-            one = builder.unstacked(system.topology)
-            return jax.lax.psum(topology.stale(one, positions, system.cell).astype(jnp.int32), AXIS) > 0
-
-        start, step = ensembles.integrator(ensemble, force)
-
-        def epoch(state, ids, system, limit):
-            def body(carry):
-                state, done, _ = carry
-                new = step(state, ids, system=system)
-                stale = is_stale(new.position, system)
-                state = jax.tree.map(lambda old, new: jnp.where(stale, old, new), state, new)
-                return state, done + ~stale, stale
-
-            def go_on(carry):
-                return (carry[1] < limit) & ~carry[2]
-
-            return jax.lax.while_loop(go_on, body, (state, jnp.int32(0), jnp.zeros((), bool)))
-
-        self.epoch = jax.jit(_standard(epoch))
-        self.start = _standard(start)
-        self.evaluate = evaluate
-
-        @jax.jit
-        def kinetic(state):
-            """Kinetic energy, and its tensor twice."""
-            velocity = state.momentum / state.mass
-            return 0.5 * (state.momentum * velocity).sum(), state.momentum.T @ velocity
-
-        self.kinetic = kinetic
-
-        @jax.jit
-        @sharded((ranks,), ranks)
-        def merge(built):
-            return builder.stacked(merged(builder.unstacked(built).plans[0]))
-
-        self.merge = merge
-
-        @jax.jit
-        def wrapped(positions, turns, cell):
-            inside, more = wrap(positions, cell, np.array(pbc))
-            return inside, turns + more
-
-        self.wrap = wrapped
-
-        @jax.jit
-        @sharded((ranks, ranks, all_), (ranks, ranks, all_))
-        def recut(per_atom, ids, cell):
-            return distributed.recut(
-                per_atom, per_atom["position"], ids, cell, pbc=pbc, method=made.method, shape=made.shape,
-                total=atoms, rows=rows, axis=AXIS,
-            )  # fmt: skip
-
-        def recut_and_pad(per_atom, ids, cell):
-            moved, ids, _ = recut(per_atom, ids, cell)
-            padding = (ids < 0)[:, None]
-            moved["mass"] = jnp.where(padding, jnp.inf, moved["mass"])
-            moved["numbers"] = jnp.where(ids < 0, per_atom["numbers"].max(), moved["numbers"])
-            return moved, ids
-
-        self.recut = recut_and_pad
-
-        @jax.jit
-        @sharded((ranks, system), all_)
-        def digest(positions, system):
-            return topology.digest(builder.unstacked(system.topology), positions, system.cell)
-
-        self.digest = digest
-
-        @partial(jax.jit, static_argnames="degrees")
-        def momenta(key, ids, masses, degrees):
-            moving = jnp.isfinite(masses) & (ids >= 0)[:, None]
-            return ensembles.momenta(key, ids, masses, moving, ensemble.temperature_kelvin, degrees)
-
-        self.momenta = momenta
-
-
-def _standard(function):
-    """jax-md mixes types, which JAX's strict promotion refuses."""
-
-    def call(*args):
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            return function(*args)
-
-    return call
