@@ -1,7 +1,6 @@
 """Builds of topologies over a device mesh: grows capacities, widens the set of offsets, and says why it compiled."""
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -128,7 +127,7 @@ class Builder:
         turns = images(cell, np.array(self.settings.pbc), self.settings.reach * (1 + 1e-3))
         if len(turns) > self.capacity.images:
             self._grow(dataclasses.replace(self.capacity, images=bucket(len(turns))), "periodic images")
-        for _ in itertools.count():
+        while True:
             topology, need = self._program(positions)(positions, ids, *self._cell(cell, turns, positions.dtype))
             need = jax.device_get(need)
             if need.far:
@@ -143,7 +142,6 @@ class Builder:
             if larger is None:
                 return topology
             self._grow(larger, ", ".join(f"{k} {h} -> {n}" for k, (n, h) in over(self.capacity, need).items()))
-        raise AssertionError
 
     def _cell(self, cell, turns, dtype):
         padded = np.zeros((self.capacity.images, 3), np.int32)

@@ -16,7 +16,7 @@ import numpy as np
 
 from partition import curves
 from partition.cell import combine, extremes, heights, in_blocks, in_threads, working_cell, wrap
-from partition.errors import PartitionError, checked
+from partition.errors import PartitionError, check_cutoff, checked
 from partition.layout import Cut
 
 METHODS = ("auto", "grid", "hilbert", "morton")
@@ -108,8 +108,7 @@ def cut(
         raise PartitionError(f"unknown cut {method!r}; allowed: {', '.join(METHODS)}")
     if ranks < 1:
         raise PartitionError(f"{ranks} ranks; at least one is needed")
-    if not 0 < cutoff < np.inf:
-        raise PartitionError(f"the cutoff is {cutoff} Å; it must be positive and finite")
+    check_cutoff(cutoff)
     if rows is not None and weights is None:
         raise PartitionError(f"rows={rows} without weights; counts without weights are exact")
     if method == "auto":

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from partition import curves
-from partition.cell import combine, wrap
+from partition.cell import combine, heights, wrap
 from partition.errors import PartitionError, checked
 
 
@@ -210,8 +210,7 @@ def recut(arrays, positions, ids, cell, *, pbc, method, shape, total: int, rows:
     """
     mask, ranks = ids >= 0, int(np.prod(shape))
     fractional, span = spread(positions, mask, cell, np.array(pbc), axis)
-    inverse = jnp.linalg.inv(cell)
-    lengths = span / jnp.sqrt((inverse * inverse).sum(0))
+    lengths = span * heights(cell)
     levels, order = keys(fractional, lengths, method, shape, total)
     if weights is None or rows < total / ranks + 1:
         owner = ranks_of(levels, ids, mask, total, ranks, axis)

@@ -25,6 +25,16 @@ class CountError(PartitionError):
         super().__init__(f"{count} {what}, but at most {limit} can be numbered with 32 bits; use more ranks.")
 
 
+def check_cutoff(cutoff: float) -> None:
+    """Refuse a cutoff that no search can use.
+
+    Raises:
+        PartitionError: it is not positive and finite.
+    """
+    if not 0 < cutoff < float("inf"):
+        raise PartitionError(f"the cutoff is {cutoff} Å; it must be positive and finite")
+
+
 def checked(what: str, count: int) -> int:
     """`count`, if 32 bits can number it.
 

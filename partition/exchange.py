@@ -21,7 +21,7 @@ import numpy as np
 from partition import boxes
 from partition.cell import BLOCK, combine, heights, images, in_threads, slack
 from partition.cut import Atoms
-from partition.errors import PartitionError
+from partition.errors import PartitionError, check_cutoff
 from partition.layout import Cut
 
 SCHEMES = ("all-gather", "rank-box", "multi-box", "spatial-bin")
@@ -168,8 +168,7 @@ def requests(system: Atoms, cut: Cut, cutoff: float, scheme: str = "rank-box", p
     Raises:
         PartitionError: an unknown scheme, a cutoff that is not positive and finite, no pieces.
     """
-    if not 0 < cutoff < np.inf:
-        raise PartitionError(f"the cutoff is {cutoff} Å; it must be positive and finite")
+    check_cutoff(cutoff)
     if pieces < 1:
         raise PartitionError(f"{pieces} pieces a rank; at least one is needed")
     if scheme not in SCHEMES:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from partition import boxes
 from partition.capacity import Leaf
-from partition.cell import combine, squared
+from partition.cell import combine, heights, squared
 from partition.chunks import bisect_padded
 
 TARGET = 64  # rows of a chunk; blocks of candidates have half as many
@@ -78,7 +78,7 @@ def search(
     """
     candidates_cap, blocks_cap, chunk_cap, degree_cap = capacity
     inverse = jnp.linalg.inv(cell)
-    height = 1 / jnp.sqrt((inverse * inverse).sum(0))
+    height = heights(cell)
     box = boxes.around(boxes.points(queries, inverse), query_mask)
     near = near_box(points, point_mask, images, image_mask, box, inverse, cell, height, reach)
     flat, candidates_need = compact(near.reshape(-1), candidates_cap)

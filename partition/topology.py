@@ -21,7 +21,7 @@ import numpy as np
 
 from partition import boxes
 from partition.capacity import Capacity, Leaf, Need
-from partition.cell import combine, displacements, slack, squared, wrap
+from partition.cell import combine, displacements, heights, slack, squared, wrap
 from partition.plan import Plan, Ragged, exchange_halo
 from partition.search import Edges, compact, near_box, search
 from partition.transport import Transport
@@ -126,7 +126,7 @@ def _no_edges(length: int, owned: int) -> Edges:
 def _candidates(wrapped, mask, cell, images, image_mask, reach, transport, capacity):
     """Send each rank the atoms near its box: (rows sent, positions and mask received, need, unserved requests)."""
     inverse = jnp.linalg.inv(cell)
-    height = 1 / jnp.sqrt((inverse * inverse).sum(0))
+    height = heights(cell)
     mine = boxes.around(boxes.points(wrapped, inverse), mask)
     everyone = jax.lax.all_gather(mine, transport.axis)
     me = transport.rank()
