@@ -64,9 +64,17 @@ class AtomGraph:
     dataset: Int[Array, "structures"]
     """Index into the model's list of data sets."""
     targets: Targets | None = None
+    own_edges: int | None = None
+    """Where atoms are divided among devices: so many edges have sources of this device and come first, the others
+    come after them, each part sorted by `dst`, so that models can work on the first while the halo travels."""
 
     def replace(self, **changes) -> "AtomGraph":
         return dataclasses.replace(self, **changes)
+
+    @property
+    def edge_parts(self) -> tuple[slice, ...]:
+        """Runs of edges sorted by `dst`: all of them, or those with sources of this device and the others."""
+        return (slice(None),) if self.own_edges is None else (slice(self.own_edges), slice(self.own_edges, None))
 
     @property
     def capacity(self) -> "Capacity":

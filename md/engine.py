@@ -1,7 +1,7 @@
 """Dynamics of a sharded system: compiled epochs between rebuilds, repartition, and the decision to rebuild.
 
 All per-atom arrays are [K rows, ...], sharded by owner; jax-md's integrators run on them unchanged, and only the
-force is in shard_map. An epoch is one compiled loop of steps. After each step the displacements are tested; a
+potential is in shard_map. An epoch is one compiled loop of steps. After each step the displacements are tested; a
 step after which a pair could have been missed is dropped and made again from its start after a rebuild, so no
 result ever comes from an incomplete list. All ranks decide alike: the test is reduced over them.
 
@@ -10,6 +10,7 @@ Source: Tessera, section 3.5 and Algorithm 1; DESIGN.md section 8.
 
 import collections
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,25 +19,18 @@ from ase import Atoms
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from janus_jax.errors import DynamicsError
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_elements
-from md import ensembles
+from md import checks, integrators, programs, resume
 from md.ensembles import EnsembleConfig
+from md.integrators import Motion
 from md.programs import AXIS, Programs, System
-from partition import builder, cut, topology
+from md.reading import Reading
+from md.restart import Saved
+from partition import builder, capacity, cut, topology
 from partition.capacity import bucket
 
-
-@dataclasses.dataclass(frozen=True)
-class Reading:
-    """Observables of a state: eV, K, eV/Å^3."""
-
-    step: int
-    potential_ev: float
-    kinetic_ev: float
-    temperature_kelvin: float
-    stress: np.ndarray
+ROWS = ("position", "momentum", "force", "mass")
 
 
 class Engine:
@@ -44,169 +38,256 @@ class Engine:
 
     Args:
         model: a potential.
-        atoms: start; velocities are drawn unless it has some.
-        devices: how many of JAX's devices.
-        method: cut, as for `partition.cut.cut`.
-        skin: Å; interval: most steps between rebuilds; repartition: steps between new cuts.
-        fixed: [N] bool, atoms that do not move.
-        seed: of velocities and noise.
+        atoms: start; velocities are drawn unless it has some; `FixAtoms` is heeded.
+        saved: a checkpoint to go on from instead; `atoms` then say only what does not change.
+        options: fields of `EngineConfig`.
 
     Raises:
+        ConfigError: a bad option.
         UnknownElementError: the model was not made for one of the elements.
-        DynamicsError: more devices than JAX has, or intervals that are not positive; later, a step that moves an
-            atom by more than half the skin.
+        DynamicsError: what `md.checks.before` finds; later, a step that cannot be made.
         CellError: as `partition.cut.atoms`.
+
+    Attributes:
+        step: steps made; motion: state and what the potential says of it (`Motion`).
+        ids: [K rows] atom of each row, -1 for padding; numbers, turns, origin: [K rows] atomic numbers, cells crossed
+            since the start, unwrapped positions from which displacements count.
+        rebuilds: how many searches for neighbours, by reason; by_rank: [K, 2] of those by displacement, how many a
+            rank asked for and how many others forced on it.
     """
 
     def __init__(
         self,
         model: Potential,
         atoms: Atoms,
-        ensemble: EnsembleConfig,
+        ensemble: EnsembleConfig | None = None,
         *,
-        devices: int = 1,
-        method: str = "auto",
-        skin: float = 0.5,
-        interval: int = 10,
-        repartition: int = 100,
-        fixed: np.ndarray | None = None,
-        seed: int = 0,
+        saved: Saved | None = None,
+        **options: Any,
     ):
+        self.settings = settings = checks.options(options)
+        self.ensemble = ensemble = ensemble or EnsembleConfig()
         check_elements(model, atoms.numbers)
-        if not 1 <= devices <= len(jax.devices()):
-            raise DynamicsError(f"{devices} devices; JAX has {len(jax.devices())} here")
-        if interval < 1 or repartition < 1 or skin < 0:
-            raise DynamicsError(f"interval {interval}, repartition {repartition}, skin {skin}: must be positive")
-        self.ensemble, self.interval, self.repartition = ensemble, interval, repartition
-        self.atoms, self.mesh = len(atoms), Mesh(np.array(jax.devices()[:devices]), (AXIS,))
-        dtype = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32  # type: ignore[attr-defined]
-        moving = np.ones(len(atoms), bool) if fixed is None else ~np.asarray(fixed, bool)
-        self.degrees = 3 * int(moving.sum()) - (3 if moving.all() else 0)
-        start = cut.atoms(atoms.positions, atoms.cell.array, atoms.pbc)
-        made = cut.cut(start, devices, method, cutoff=model.cutoff + skin)
-        self.cut, self.rows = made, bucket(made.rows)
-        pbc = (bool(atoms.pbc[0]), bool(atoms.pbc[1]), bool(atoms.pbc[2]))
-        transport = builder.transport_for(start, made, model.cutoff + skin, AXIS)
-        settings = topology.Settings((float(model.cutoff),), skin, pbc, transport)
-        self.build = builder.Builder(
-            self.mesh, settings, builder.estimate(start, made, settings, self.rows), made.shape
-        )
-        self.cell = start.cell
+        moving = checks.moving(atoms)
+        checks.before(model, atoms, ensemble, settings, moving)
+        self.atoms, self.fixed = len(atoms), not moving.all()
+        self.mesh = Mesh(np.array(jax.devices()[: settings.devices]), (AXIS,))
         self._everywhere = NamedSharding(self.mesh, PartitionSpec())
         self._sharded = NamedSharding(self.mesh, PartitionSpec(AXIS))
-        self.ids = self._put(made.table(self.rows).astype(np.int32))
-        self.numbers = self._put(made.scatter(atoms.numbers.astype(np.int32), self.rows, int(atoms.numbers[0])))
-        masses = np.where(moving, atoms.get_masses(), np.inf)[:, None]
-        self.masses = self._put(made.scatter(masses, self.rows, np.inf).astype(dtype))
-        self.turns = self._put(made.scatter(start.turns.astype(np.int32), self.rows))
-        positions = self._put(made.scatter(start.positions, self.rows).astype(dtype))
-        self.weights = jax.device_put(nnx.split(model)[1], self._everywhere)
-        self._programs = Programs(model, ensemble, self.mesh, pbc, made, self.atoms, self.rows)
-        self.structure = {key: jnp.int32(atoms.info.get(key) or 0) for key in ("charge", "spin")} | {
-            "dataset": jnp.int32(0)
-        }
-        key = jax.random.key(seed)
-        if atoms.has("momenta"):
-            momenta = np.where(moving[:, None], atoms.get_momenta(), 0)  # ASE's unit is ours
-            momenta = self._put(made.scatter(momenta, self.rows).astype(dtype))
+        self.dtype = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32  # type: ignore[attr-defined]
+        pbc = (bool(atoms.pbc[0]), bool(atoms.pbc[1]), bool(atoms.pbc[2]))
+        reach = float(model.cutoff) + settings.skin_angstrom
+        again = saved is not None and saved.about["ranks"] == settings.devices
+        if saved is None or again:
+            self.start = start = cut.atoms(atoms.positions, atoms.cell.array, atoms.pbc)
         else:
-            momenta = self._programs.momenta(key, self.ids, self.masses, self.degrees)
-        self.system = self._system(positions)
-        forces = self._programs.evaluate(positions, self.system)[1]
-        self.state = self._programs.start(positions, momenta, forces, self.masses, self.degrees, key)
+            self.start = start = cut.atoms(*saved.positions(), atoms.pbc)
+        if again:
+            made, self.rows, room, transport = saved.cut()
+            self.cut = made
+        else:
+            self.cut = made = cut.cut(start, settings.devices, settings.cut, cutoff=reach)
+            self.rows = bucket(made.rows)
+            transport = builder.transport_for(start, made, reach, AXIS)
+        lists = topology.Settings((float(model.cutoff),), settings.skin_angstrom, pbc, transport)
+        if not again:
+            room = builder.estimate(start, made, lists, self.rows)
+        self.build = builder.Builder(self.mesh, lists, room, made.shape)
+        self.weights = jax.tree.map(self.replicated, nnx.split(model)[1])
+        self.structure = {key: self.replicated(np.int32(atoms.info.get(key) or 0)) for key in ("charge", "spin")}
+        self.structure["dataset"] = self.replicated(np.int32(0))
+        overlap = jax.default_backend() != "cpu" if settings.overlap is None else settings.overlap
+        integrator = integrators.Integrator(ensemble, self._evaluate, int(moving.sum()), self.fixed)
+        self.degrees = integrator.degrees
+        self.programs = Programs(
+            model, integrator, self.mesh, pbc, made, rows=self.rows, overlap=overlap,
+            limits=(settings.closest_angstrom, settings.hottest_kelvin),
+        )  # fmt: skip
         self.step = self.since_build = 0
         self.rebuilds: collections.Counter[str] = collections.Counter()
+        self.by_rank = np.zeros((made.ranks, 2), np.int64)
+        self.halo_rows = self.halo_after_cut = 0
+        self.ids = self.scatter(np.arange(self.atoms, dtype=np.int32), -1)
+        self.numbers = self.scatter(atoms.numbers.astype(np.int32), int(atoms.numbers[0]))
+        self.turns = self.scatter(start.turns.astype(np.int32))
+        masses = self.scatter(np.where(moving, atoms.get_masses(), np.inf)[:, None].astype(self.dtype), np.inf)
+        if saved is None:
+            self._begin(atoms, moving, masses)
+        elif again:
+            resume.go_on(self, saved)
+        else:
+            resume.go_on_elsewhere(self, saved)
 
-    def _put(self, padded: np.ndarray) -> jax.Array:
-        return jax.device_put(padded.reshape(-1, *padded.shape[2:]), self._sharded)
+    def _begin(self, atoms: Atoms, moving: np.ndarray, masses: jax.Array) -> None:
+        """First forces and momenta."""
+        positions = self.scatter(self.start.positions.astype(self.dtype))
+        self.origin = self.scatter(atoms.positions.astype(self.dtype))
+        cell = self.replicated(self.start.cell.astype(self.dtype))
+        self.system = self.prepare(positions, cell)
+        self.halo_after_cut = self.halo_rows
+        key = self.replicated(jax.random.key(self.settings.seed))
+        if self.ensemble.name == "minimize":
+            momenta = positions * 0
+        elif atoms.has("momenta"):
+            momenta = np.where(moving[:, None], atoms.get_momenta(), 0)  # ASE's unit is ours
+            momenta = self.scatter(momenta.astype(self.dtype))
+            if self.programs.integrator.still:
+                momenta = momenta - integrators.drift(momenta, masses)
+        else:
+            momenta = jax.jit(self._momenta)(key, self.ids, masses)
+        first = self.programs.evaluate(positions, cell, self.system)
+        motion = self.programs.start(positions, momenta, first, masses, cell, key)
+        self.motion = jax.tree.map(self._placed, motion)
 
-    def _system(self, positions) -> System:
-        built = self.build(positions, self.ids, self.cell)
-        cell = jax.device_put(self.cell.astype(positions.dtype), self._everywhere)
-        return System(built, self._programs.merge(built), self.numbers, self.structure, cell, self.weights)
+    def _placed(self, leaf: jax.Array) -> jax.Array:
+        return leaf if len(leaf.sharding.device_set) == self.mesh.size else self.replicated(leaf)
 
-    def run(self, steps: int) -> None:
-        """Go on by `steps` steps, rebuilding as needed."""
+    def _evaluate(self, positions, cell, system):
+        return self.programs.evaluate(positions, cell, system)
+
+    def _momenta(self, key, ids, masses):
+        moving = jnp.isfinite(masses) & (ids >= 0)[:, None]
+        still = self.degrees < 3 * self.cut.atoms and not self.fixed
+        return integrators.momenta(key, ids, masses, moving, self.ensemble.first_kT, self.degrees, still)
+
+    def scatter(self, values: np.ndarray, fill: Any = 0) -> jax.Array:
+        """Values of atoms [N, ...] as [K rows, ...] on the devices."""
+        padded = self.cut.scatter(values, self.rows, fill)
+        flat = padded.reshape(-1, *padded.shape[2:])
+        return jax.make_array_from_callback(flat.shape, self._sharded, lambda index: flat[index])
+
+    def flat(self, stacked: jax.Array) -> jax.Array:
+        """[K rows, ...] of [K, rows, ...]."""
+        return jax.jit(lambda a: a.reshape(-1, *a.shape[2:]), out_shardings=self._sharded)(stacked)
+
+    def replicated(self, value: Any) -> jax.Array:
+        """A small array on all devices."""
+        if isinstance(value, jax.Array):
+            return jax.device_put(value, self._everywhere)
+        return jax.make_array_from_callback(np.shape(value), self._everywhere, lambda index: np.asarray(value)[index])
+
+    def prepare(self, positions, cell) -> System:
+        """The system with the neighbours of these positions."""
+        built = self.build(positions, self.ids, np.asarray(cell))
+        edges, halo = self.programs.merge(built)
+        self.halo_rows, self.build_cell = int(halo), cell
+        return System(built, edges, self.numbers, self.structure, self.weights)
+
+    @property
+    def cell(self) -> np.ndarray:
+        """Now, [3, 3], Å."""
+        return np.asarray(self.motion.cell)
+
+    def run(self, steps: int) -> bool:
+        """Go on by `steps` steps, rebuilding as needed; true if a minimisation has converged."""
         end = self.step + steps
         while self.step < end:
-            until_cut = self.repartition - self.step % self.repartition
-            limit = min(end - self.step, self.interval - self.since_build, until_cut)
-            self.state, done, stale = self._programs.epoch(self.state, self.ids, self.system, limit)
-            self.step += int(done)
-            if stale and self.since_build + int(done) == 0:
-                self._stop()
-            self.since_build += int(done)
-            if stale:
-                self._rebuild("displacement")
-            elif self.step % self.repartition == 0:
+            until_cut = self.settings.repartition - self.step % self.settings.repartition
+            limit = min(end - self.step, self.settings.interval - self.since_build, until_cut)
+            self.motion, done, why, stale = self.programs.epoch(self.motion, self.ids, self.system, limit)
+            done, why = int(done), int(why)
+            self.step += done
+            self.since_build += done
+            if why not in (programs.GOOD, programs.CONVERGED, programs.STALE) or (
+                why == programs.STALE and self.since_build == 0
+            ):
+                checks.stop(self, why)
+            if why == programs.STALE:
+                self.by_rank += np.stack([stale := np.asarray(stale), ~stale], 1)
+                self.rebuild("displacement")
+            elif self.step % self.settings.repartition == 0:
                 self._recut()
-            elif self.since_build >= self.interval:
-                self._rebuild("interval")
+            elif self.since_build >= self.settings.interval:
+                self.rebuild("interval")
+            if why == programs.CONVERGED:
+                return True
+        return False
 
-    def _stop(self) -> None:
-        """A step right after a build that moves an atom by more than half the skin: nothing could be trusted then."""
-        speeds = np.linalg.norm(self.momenta() / self._by_id(self.masses), axis=1)
-        forces = np.linalg.norm(self.forces(), axis=1)
-        fastest, pulled = int(np.argmax(speeds)), int(np.argmax(np.nan_to_num(forces, nan=np.inf)))
-        timestep = self.ensemble.timestep_fs * ensembles.FEMTOSECOND
-        raise DynamicsError(
-            f"step {self.step + 1} of {self.ensemble.timestep_fs:g} fs moves an atom by more than half the skin of "
-            f"{self.build.settings.skin:g} Å (atom {fastest} has {speeds[fastest] * timestep:.3g} Å a step, "
-            f"atom {pulled} a force of {forces[pulled]:.3g} eV/Å): use a shorter timestep_fs or a larger skin, "
-            "or look whether atoms are too close"
-        )
-
-    def momenta(self) -> np.ndarray:
-        """Momenta [N, 3] by atom id, in ASE's units (gathered)."""
-        return self._by_id(self.state.momentum)
-
-    def _rebuild(self, why: str) -> None:
-        """Wrap positions, keeping count, and find the neighbours anew."""
-        positions, self.turns = self._programs.wrap(self.state.position, self.turns, self.system.cell)
-        self.state = self.state.set(position=positions)
-        self.system = self._system(positions)
+    def rebuild(self, why: str) -> None:
+        """Wrap positions, keeping count, and find the neighbours anew; `why` is counted."""
+        state, cell = self.motion.state, self.motion.cell
+        positions, self.turns = self.programs.wrap(state.position, self.turns, cell)
+        self.motion = self.with_state(position=positions)
+        self.system = self.prepare(positions, cell)
         self.since_build = 0
         self.rebuilds[why] += 1
+        if why != "repartition" and self.halo_rows > self.settings.halo_growth * max(self.halo_after_cut, 8):
+            self._recut()
+
+    def with_state(self, **changes: Any) -> Motion:
+        """The motion with other arrays of jax-md's state."""
+        return dataclasses.replace(self.motion, state=self.motion.state.set(**changes))
 
     def _recut(self) -> None:
         """Give atoms to the ranks anew, then rebuild."""
         if self.cut.ranks > 1:
-            per_atom = {name: getattr(self.state, name) for name in ("position", "momentum", "force", "mass")}
-            per_atom |= {"numbers": self.numbers, "turns": self.turns}
-            moved, self.ids = self._programs.recut(per_atom, self.ids, self.system.cell)
-            self.numbers, self.turns = moved.pop("numbers"), moved.pop("turns")
-            self.state = self.state.set(**moved)
-        self._rebuild("repartition")
+            per_atom = {name: getattr(self.motion.state, name) for name in ROWS}
+            per_atom |= {"numbers": self.numbers, "turns": self.turns, "origin": self.origin}
+            moved, self.ids = self.programs.recut(per_atom, self.ids, self.motion.cell)
+            self.numbers, self.turns, self.origin = (moved.pop(name) for name in ("numbers", "turns", "origin"))
+            self.motion = self.with_state(**moved)
+        self.rebuild("repartition")
+        self.halo_after_cut = self.halo_rows
 
-    def evaluate(self) -> tuple[float, float, np.ndarray]:
-        """Potential and kinetic energy (eV) and virial dE/d(strain) [3, 3] (eV) of the current state."""
-        energy, _, virial = self._programs.evaluate(self.state.position, self.system)
-        kinetic, _ = self._programs.kinetic(self.state)
-        return float(energy), float(kinetic), np.asarray(virial)
+    def capacity_used(self) -> dict[str, float]:
+        """Part of each array of the lists that the last build needed."""
+        assert self.build.need is not None
+        return capacity.used(self.build.capacity, self.build.need)
 
     def read(self) -> Reading:
-        """Observables now; the stress has its kinetic part."""
-        energy, _, virial = self._programs.evaluate(self.state.position, self.system)
-        kinetic, momentum_flux = self._programs.kinetic(self.state)
-        volume = abs(np.linalg.det(self.cell))
-        temperature = 2 * kinetic / (self.degrees * ensembles.KELVIN) if self.degrees else 0.0
-        stress = np.asarray(virial - momentum_flux) / volume
-        return Reading(self.step, float(energy), float(kinetic), float(temperature), stress)
+        """Observables now."""
+        motion = self.motion
+        if self.ensemble.name == "minimize":
+            now = self.programs.evaluate(motion.state.position, motion.cell, self.system)
+            motion = dataclasses.replace(motion, energy=now.energy, virial=now.virial, closest=now.closest)
+        values = {key: np.asarray(value) for key, value in self.programs.read(motion).items()}
+        volume = float(values["volume"])
+        kinetic = float(values["kinetic"])
+        stress = (np.asarray(motion.virial) - values["flux"]) / volume if volume else np.full((3, 3), np.nan)
+        return Reading(
+            step=self.step,
+            potential_ev=float(motion.energy),
+            kinetic_ev=kinetic,
+            conserved_ev=float(values["conserved"]),
+            temperature_kelvin=2 * kinetic / (self.degrees * integrators.KELVIN) if self.degrees else 0.0,
+            stress=stress,
+            volume=volume,
+            closest_angstrom=float(motion.closest),
+            largest_force=float(values["force"]),
+        )
 
     def forces(self) -> np.ndarray:
         """Forces [N, 3] of the current state, by atom id (gathered: for tests and small systems)."""
-        return self._by_id(self.state.force)
+        return self.by_id(self.motion.state.force)
+
+    def momenta(self) -> np.ndarray:
+        """Momenta [N, 3] by atom id, in ASE's units (gathered)."""
+        return self.by_id(self.motion.state.momentum)
 
     def positions(self) -> np.ndarray:
         """Unwrapped positions [N, 3] by atom id (gathered)."""
-        return self._by_id(self.state.position) + self._by_id(self.turns) @ self.cell
+        return self.by_id(self.motion.state.position) + self.by_id(self.turns) @ self.cell
 
-    def _by_id(self, rows: jax.Array) -> np.ndarray:
-        ids, values = np.asarray(self.ids), np.asarray(rows)
-        result = np.empty((self.atoms, *values.shape[1:]), values.dtype)
-        result[ids[ids >= 0]] = values[ids >= 0]
-        return result
+    def by_id(self, rows: jax.Array) -> np.ndarray:
+        """Values [N, ...] by atom id on the host, of [K rows, ...]: for output."""
+        return rows_by_id(gathered(self.ids), gathered(rows))
 
     def digest(self) -> np.ndarray:
         """Hash of the active edges of the current positions: see `partition.topology.digest`."""
-        return np.asarray(self._programs.digest(self.state.position, self.system))
+        return np.asarray(self.programs.digest(self.motion.state.position, self.motion.cell, self.system.topology))
+
+
+def gathered(array: jax.Array) -> np.ndarray:
+    """A sharded array on this host, also where other processes have parts of it."""
+    if jax.process_count() == 1:
+        return np.asarray(array)
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
+def rows_by_id(ids: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Values [N, ...] of rows [K rows, ...] in the order of their ids."""
+    result = np.empty((int((ids >= 0).sum()), *values.shape[1:]), values.dtype)
+    result[ids[ids >= 0]] = values[ids >= 0]
+    return result

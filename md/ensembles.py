@@ -1,109 +1,90 @@
-"""Ensembles: jax-md's integrators in eV, Å, amu, with the right degrees of freedom and noise by atom.
+"""What is kept constant, and at which values: temperature and pressure may change along a run."""
 
-Time is in Å (amu / eV)^(1/2) inside, as in jax-md and ASE. Rows of padding and fixed atoms have an infinite
-mass and no momentum, so the integrators leave them alone; they only must not count as degrees of freedom.
-"""
-
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from ase import units
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
 
 from janus_jax.configuration import Section
 
 KELVIN = units.kB
 FEMTOSECOND = units.fs
+GIGAPASCAL = units.GPa
+
+Points = tuple[tuple[float, float], ...]
 
 
 class EnsembleConfig(Section):
     """What is kept constant, and how."""
 
-    name: Literal["nve", "nvt", "langevin"] = "nve"
-    """nvt: Nose-Hoover chain."""
-    temperature_kelvin: PositiveFloat = 300.0
-    """Of the first velocities, and of the thermostat."""
+    name: Literal["nve", "nvt", "langevin", "npt", "minimize"] = "nve"
+    """nvt: Nose-Hoover chain; npt: isotropic, with chains on atoms and cell; minimize: FIRE."""
+    temperature_kelvin: PositiveFloat | Points = 300.0
+    """Of the first velocities and of the thermostat; or points [[ps, K], ...] with straight lines between."""
+    pressure_gpa: float | Points = 0.0
+    """Of npt; or points [[ps, GPa], ...]."""
+    timestep_fs: PositiveFloat = Field(default=0.5, le=10.0)
     tau_fs: PositiveFloat = 100.0
     """Period of the Nose-Hoover chain."""
+    barostat_tau_fs: PositiveFloat = 1000.0
+    """Period of the cell in npt."""
     friction_per_ps: PositiveFloat = 1.0
     """Of Langevin dynamics."""
-    timestep_fs: PositiveFloat = Field(default=0.5, le=10.0)
+    still_center: NonNegativeInt | None = None
+    """Steps between removals of the motion of the centre of mass; 0: never. By default every 100 steps, but never in
+    Langevin dynamics, nor where atoms are fixed."""
+    force_tolerance: PositiveFloat = 0.01
+    """minimize stops when no force is larger, eV/Å."""
 
+    @field_validator("temperature_kelvin", "pressure_gpa")
+    @classmethod
+    def _ordered(cls, value):
+        if isinstance(value, tuple) and (
+            not value or any(b[0] <= a[0] for a, b in zip(value, value[1:], strict=False))
+        ):
+            raise ValueError("points are [ps, value], at least one, in ascending time")
+        return value
 
-def integrator(ensemble: EnsembleConfig, force: Callable) -> tuple[Callable, Callable]:
-    """(start, step) of jax-md for `force(positions, **system)`.
+    @model_validator(mode="after")
+    def _positive(self):
+        points = self.temperature_kelvin
+        if isinstance(points, tuple) and min(value for _, value in points) <= 0:
+            raise ValueError("temperature_kelvin: all temperatures must be positive")
+        return self
 
-    start(positions, momenta, forces, masses, degrees, key) -> state, with forces already known;
-    step(state, ids, **system) -> state, where `system` are keyword arguments of the force.
-    """
-    from jax_md import simulate
+    def still_every(self, fixed: bool) -> int:
+        """Steps between removals of the centre's motion; 0: never."""
+        if self.still_center is None:
+            return 0 if fixed or self.name in ("langevin", "minimize") else 100
+        return self.still_center
 
-    timestep = ensemble.timestep_fs * FEMTOSECOND
-    kT = ensemble.temperature_kelvin * KELVIN
+    def degrees(self, moving: int, fixed: bool) -> int:
+        """Degrees of freedom of `moving` atoms: less three where the centre of mass is kept still."""
+        return 3 * moving - (3 if self.still_every(fixed) and not fixed else 0)
 
-    def shift(positions, moves, **_):
-        return positions + moves
+    def kT(self, step) -> jax.Array:
+        """eV, at a step."""
+        return KELVIN * self._at(self.temperature_kelvin, step)
 
-    def known(positions, forces):
-        return forces
+    def pressure(self, step) -> jax.Array:
+        """eV/Å^3, at a step."""
+        return GIGAPASCAL * self._at(self.pressure_gpa, step)
 
-    kinds: dict[str, Any] = {
-        "nve": simulate.nve,
-        "nvt": partial(simulate.nvt_nose_hoover, kT=kT, tau=ensemble.tau_fs * FEMTOSECOND),
-        "langevin": partial(simulate.nvt_langevin, kT=kT),
-    }
-    init, _ = kinds[ensemble.name](known, shift, dt=timestep)
-    _, apply = kinds[ensemble.name](force, shift, dt=timestep)
-    gamma = ensemble.friction_per_ps / (1000 * FEMTOSECOND)
+    def _at(self, value: float | Points, step) -> jax.Array:
+        if not isinstance(value, tuple):
+            return jnp.asarray(value, float)
+        times, values = (jnp.array(column, float) for column in zip(*value, strict=True))
+        return jnp.interp(jnp.asarray(step, times.dtype) * (self.timestep_fs / 1000), times, values)
 
-    def step(state, ids, **system):
-        if ensemble.name == "langevin":
-            return _langevin(simulate, force, shift, state, ids, timestep, kT, gamma, system)
-        return apply(state, **system)
+    @property
+    def first_kT(self) -> float:
+        """eV, at the start."""
+        value = self.temperature_kelvin
+        return KELVIN * (value[0][1] if isinstance(value, tuple) else value)
 
-    def start(positions, momenta, forces, masses, degrees: int, key):
-        options: dict[str, Any] = {"kT": kT} if ensemble.name == "nve" else {}
-        state = init(key, positions, mass=masses, momenta=momenta, forces=forces, **options)
-        if ensemble.name == "nvt":  # jax-md counts every row
-            state = state.set(chain=state.chain.set(degrees_of_freedom=degrees))
-        return state
-
-    return start, step
-
-
-def _langevin(simulate, force, shift, state, ids, timestep, kT, gamma, system):
-    """BAOAB of jax-md's primitives; the noise of an atom depends on its id and the step, not on its row."""
-    key, now = jax.random.split(state.rng)
-    state = simulate.momentum_step(state, timestep / 2)
-    state = simulate.position_step(state, shift, timestep / 2)
-    keep = jnp.exp(-gamma * timestep)
-    noise = normal(now, ids, state.momentum.dtype)
-    moving = jnp.isfinite(state.mass)
-    spread = jnp.sqrt(kT * (1 - keep * keep) * jnp.where(moving, state.mass, 0))
-    state = state.set(momentum=keep * state.momentum + spread * noise, rng=key)
-    state = simulate.position_step(state, shift, timestep / 2)
-    state = state.set(force=force(state.position, **system))
-    return simulate.momentum_step(state, timestep / 2)
-
-
-def normal(key, ids, dtype) -> jax.Array:
-    """Standard normal numbers [rows, 3] that depend on the id of the atom only."""
-    return jax.vmap(lambda id_: jax.random.normal(jax.random.fold_in(key, id_), (3,), dtype))(ids)
-
-
-def momenta(key, ids, masses, moving, temperature_kelvin: float, degrees: int) -> jax.Array:
-    """Maxwell-Boltzmann momenta [rows, 3]: centre of mass at rest if nothing is fixed, exactly at the temperature.
-
-    Args:
-        masses: [rows, 1]; moving: [rows, 1] bool, false for padding and fixed atoms.
-        degrees: of freedom.
-    """
-    mass = jnp.where(moving, masses, 0)
-    p = jnp.sqrt(mass) * normal(key, ids, masses.dtype)
-    drift = jnp.where(degrees < 3 * moving.sum(), p.sum(0) / mass.sum(), 0)
-    p = p - mass * drift[None]
-    kinetic = 0.5 * jnp.where(moving, p * p / masses, 0).sum()
-    return p * jnp.sqrt(0.5 * degrees * KELVIN * temperature_kelvin / kinetic)
+    @property
+    def ramped(self) -> bool:
+        """Whether temperature or pressure change, so that nothing is conserved."""
+        return isinstance(self.temperature_kelvin, tuple) or isinstance(self.pressure_gpa, tuple)

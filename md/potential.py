@@ -7,20 +7,43 @@ and virials are summed after differentiation: summing inside would multiply forc
 Source: Tessera, section 2.2; DESIGN.md section 3.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from janus_jax.graph import AtomGraph
 from janus_jax.models.potential import Potential, structure_energies
-from janus_jax.typing import Array, Float, Int
+from janus_jax.typing import Array, Float, Int, pytree
 from partition.plan import Plan, exchange_halo
 from partition.search import Edges
-from partition.topology import Topology, active, continuous, settled
+from partition.topology import Topology, active, continuous, lengths_squared, settled
+
+
+@pytree
+class Evaluation:
+    """What a potential says of a configuration."""
+
+    energy: Any
+    """eV, of all ranks, without reference energies."""
+    forces: Any
+    """[rows, 3], eV/Å, of this rank's rows."""
+    virial: Any
+    """[3, 3], dE/d(strain), eV, of all ranks."""
+    closest: Any
+    """Å, the shortest pair of all ranks; infinite without pairs."""
+
+
+def apart(plan: Plan) -> Edges:
+    """Local edges, then remote ones, each sorted by destination: the exchange can hide behind the first."""
+    if not len(plan.send) and plan.transport.kind != "all_gather":
+        return plan.local
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), plan.local, plan.remote)
 
 
 def merged(plan: Plan) -> Edges:
-    """Local and remote edges in one list sorted by destination, padding last."""
-    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), plan.local, plan.remote)
+    """Local and remote edges in one list sorted by destination, padding last: one program for both."""
+    both = apart(plan)
     order = jnp.argsort(jnp.where(both.mask, both.dst, jnp.iinfo(jnp.int32).max), stable=True)
     return jax.tree.map(lambda leaf: leaf[order], both)
 
@@ -34,10 +57,13 @@ def rank_graph(
     near: Float[Array, "atoms 3"],
     cell: Float[Array, "3 3"],
     cutoff: float,
-) -> AtomGraph:
-    """The graph of one rank: the edges within the cutoff, sources counted through the halo."""
+    own_edges: int | None,
+) -> tuple[AtomGraph, Float[Array, ""]]:
+    """The graph of one rank, of edges within the cutoff, and its shortest one (Å)."""
     points, crossed = exchange_halo(settled(topology, positions, cell), topology.plans[0])
-    return AtomGraph(
+    on = active(edges, points, cell, cutoff, crossed)
+    squares = lengths_squared(edges, points, cell, crossed)
+    graph = AtomGraph(
         positions=near,
         numbers=numbers,
         atom_structure=jnp.zeros(len(near), jnp.int32),
@@ -45,17 +71,19 @@ def rank_graph(
         src=edges.src,
         dst=edges.dst,
         image=edges.image,
-        edge_mask=active(edges, points, cell, cutoff, crossed),
+        edge_mask=on,
         cell=cell[None],
         pbc=jnp.asarray(topology.settings.pbc)[None],
         structure_mask=jnp.ones(1, bool),
         charge=structure["charge"][None],
         spin=structure["spin"][None],
         dataset=structure["dataset"][None],
+        own_edges=own_edges,
     )
+    return graph, jnp.sqrt(jnp.where(on, squares, jnp.inf).min(initial=jnp.inf))
 
 
-def rank_energy_forces_virial(
+def evaluate_rank(
     model: Potential,
     topology: Topology,
     edges: Edges,
@@ -63,19 +91,29 @@ def rank_energy_forces_virial(
     structure: dict[str, Array],
     positions: Float[Array, "atoms 3"],
     cell: Float[Array, "3 3"],
-) -> tuple[Float[Array, ""], Float[Array, "atoms 3"], Float[Array, "3 3"]]:
-    """Energy (eV, of all ranks), forces (eV/Å) on this rank's atoms, and virial dE/d(strain) (eV, of all ranks).
+    *,
+    overlap: bool = False,
+) -> Evaluation:
+    """The potential on this rank's atoms; runs under shard_map.
 
-    Runs under shard_map; `positions` may be wrapped or not. `numbers` are atomic numbers, of some atom in padding;
-    `structure` holds the scalars charge, spin and dataset. Reference energies are not included.
+    Args:
+        edges: of `merged`, or of `apart` where `overlap` is set: then the exchange of each layer can hide behind
+            messages of owned sources.
+        numbers: atomic numbers, of some atom in padding.
+        structure: scalars charge, spin, dataset.
+        positions: Å, wrapped or not.
     """
     plan = topology.plans[0]
     near, _, _ = continuous(topology, positions, cell)
-    graph = rank_graph(topology, edges, numbers, structure, positions, near, cell, model.cutoff)
+    own_edges = len(plan.local.src) if overlap and len(edges.src) > len(plan.local.src) else None
+    graph, closest = rank_graph(
+        topology, edges, numbers, structure, positions, near, cell, model.cutoff, own_edges
+    )  # fmt: skip
 
     def own(near, strain):
         return structure_energies(model, graph, near, strain, lambda owned: exchange_halo(owned, plan))[0]
 
     energy, (gradient, virial) = jax.value_and_grad(own, (0, 1))(near, jnp.zeros((1, 3, 3), near.dtype))
     energy, virial = jax.lax.psum((energy, virial[0]), topology.settings.transport.axis)
-    return energy, jnp.where(graph.atom_mask[:, None], -gradient, 0), virial
+    closest = jax.lax.pmin(closest, topology.settings.transport.axis)
+    return Evaluation(energy, jnp.where(graph.atom_mask[:, None], -gradient, 0), virial, closest)

@@ -1,4 +1,4 @@
-"""Compiled functions of an engine: forces, epochs of steps, wrapping, new owners, hashes."""
+"""Compiled functions of an engine: potential, epochs of steps, readings, wrapping, new owners, hashes."""
 
 from functools import partial
 from typing import Any
@@ -11,14 +11,17 @@ from jax.sharding import Mesh, PartitionSpec
 
 from janus_jax.models.potential import Potential
 from janus_jax.typing import pytree
-from md import ensembles
-from md.ensembles import EnsembleConfig
-from md.potential import merged, rank_energy_forces_virial
+from md import integrators
+from md.integrators import Integrator, Motion
+from md.potential import Evaluation, apart, evaluate_rank, merged
 from partition import builder, distributed, topology
 from partition.cell import wrap
 from partition.layout import Cut
+from partition.topology import Topology
 
 AXIS = "ranks"
+GOOD, STALE, BROKEN, CLOSE, HOT, CONVERGED = range(6)
+"""Why an epoch ended: not early; a pair may be missing; not finite; atoms too close; too hot; forces small enough."""
 
 
 @pytree
@@ -30,111 +33,152 @@ class System:
     numbers: Any
     structure: Any
     """charge, spin, dataset."""
-    cell: Any
     weights: Any
     """Of the model."""
 
 
 class Programs:
-    """Compiled functions of one engine."""
+    """Compiled functions of one engine.
 
-    def __init__(self, model: Potential, ensemble: EnsembleConfig, mesh: Mesh, pbc, made: Cut, atoms: int, rows: int):
-        graphdef, _ = nnx.split(model)
+    Args:
+        limits: (shortest distance, Å; highest temperature, K) beyond which a run is stopped.
+        rows: of a rank.
+        overlap: messages of owned sources apart from the others, so that exchanges can hide behind them.
+    """
+
+    def __init__(
+        self,
+        model: Potential,
+        integrator: Integrator | None,
+        mesh: Mesh,
+        pbc,
+        made: Cut,
+        *,
+        limits: tuple[float, float],
+        rows: int,
+        overlap: bool,
+    ):
+        self.graphdef, _ = nnx.split(model)
+        self.mesh, self.pbc, self.made, self.rows, self.overlap = mesh, np.array(pbc), made, rows, overlap
         ranks, all_ = PartitionSpec(AXIS), PartitionSpec()
-        system = System(ranks, ranks, ranks, all_, all_, all_)
+        system = System(ranks, ranks, ranks, all_, all_)
+        evaluation = Evaluation(all_, ranks, all_, all_)
+        self.evaluate = jax.jit(self._sharded((ranks, all_, system), evaluation)(self._evaluate))
+        self.merge = jax.jit(self._sharded((ranks,), (ranks, all_))(self._merge))
+        self.wrap = jax.jit(self._wrap)
+        self.digest = jax.jit(self._sharded((ranks, all_, ranks), all_)(self._digest))
+        self._stale = self._sharded((ranks, all_, ranks), all_)(self._is_stale)
+        self._move = jax.jit(self._sharded((ranks, ranks, all_), (ranks, ranks, all_))(self._new_owners))
+        if integrator is not None:
+            self.integrator, self.limits = integrator, limits
+            self.start = _standard(integrator.start)
+            self.epoch = jax.jit(_standard(self._epoch))
+            self.read = jax.jit(self._read)
+            self.attempt = jax.jit(_standard(integrator.step))
+            self.closest = jax.jit(self._sharded((ranks, all_, system), all_)(self._closest))
 
-        def sharded(inputs, outputs):
-            return partial(jax.shard_map, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+    def _sharded(self, inputs, outputs):
+        return partial(jax.shard_map, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
-        @jax.jit
-        @sharded((ranks, system), (all_, ranks, all_))
-        def evaluate(positions, system):
-            one = builder.unstacked(system.topology)
-            with_weights = nnx.merge(graphdef, system.weights)
-            edges = builder.unstacked(system.edges)
-            return rank_energy_forces_virial(
-                with_weights, one, edges, system.numbers, system.structure, positions, system.cell
-            )
+    def _evaluate(self, positions, cell, system: System) -> Evaluation:
+        return evaluate_rank(
+            nnx.merge(self.graphdef, system.weights),
+            builder.unstacked(system.topology),
+            builder.unstacked(system.edges),
+            system.numbers,
+            system.structure,
+            positions,
+            cell,
+            overlap=self.overlap,
+        )
 
-        def force(positions, system):
-            return evaluate(positions, system)[1]
+    def _merge(self, built: Topology):
+        """Edges of the force, and all rows of halos."""
+        plan = builder.unstacked(built).plans[0]
+        edges = apart(plan) if self.overlap else merged(plan)
+        return builder.stacked(edges), jax.lax.psum(plan.halo_mask.sum(dtype=jnp.int32), AXIS)
 
-        @sharded((ranks, system), all_)
-        def is_stale(positions, system):
-            one = builder.unstacked(system.topology)
-            return jax.lax.psum(topology.stale(one, positions, system.cell).astype(jnp.int32), AXIS) > 0
+    def _wrap(self, positions, turns, cell):
+        inside, more = wrap(positions, cell, self.pbc)
+        return inside, turns + more
 
-        start, step = ensembles.integrator(ensemble, force)
+    def _digest(self, positions, cell, built: Topology):
+        return topology.digest(builder.unstacked(built), positions, cell)
 
-        def epoch(state, ids, system, limit):
-            def body(carry):
-                state, done, _ = carry
-                new = step(state, ids, system=system)
-                stale = is_stale(new.position, system)
-                state = jax.tree.map(lambda old, new: jnp.where(stale, old, new), state, new)
-                return state, done + ~stale, stale
+    def _is_stale(self, positions, cell, built: Topology):
+        """Of each rank [K], whether it may miss a pair."""
+        return jax.lax.all_gather(topology.stale(builder.unstacked(built), positions, cell), AXIS)
 
-            def go_on(carry):
-                return (carry[1] < limit) & ~carry[2]
+    def _epoch(self, motion: Motion, ids, system: System, limit):
+        """Up to `limit` steps: (motion, steps done, why it ended, ranks whose lists were too old [K])."""
 
-            return jax.lax.while_loop(go_on, body, (state, jnp.int32(0), jnp.zeros((), bool)))
+        def body(carry):
+            motion, done, _, _ = carry
+            new = self.integrator.step(motion, ids, system)
+            stale = self._stale(new.state.position, new.cell, system.topology)
+            why = self._judge(new, stale.any())
+            keep = (why == GOOD) | (why == CONVERGED)
+            motion = jax.tree.map(lambda old, new: jnp.where(keep, new, old), motion, new)
+            return motion, done + keep, why, stale
 
-        self.epoch = jax.jit(_standard(epoch))
-        self.start = _standard(start)
-        self.evaluate = evaluate
+        def go_on(carry):
+            return (carry[1] < limit) & (carry[2] == GOOD)
 
-        @jax.jit
-        def kinetic(state):
-            """Kinetic energy, and its tensor twice."""
-            velocity = state.momentum / state.mass
-            return 0.5 * (state.momentum * velocity).sum(), state.momentum.T @ velocity
+        nobody = jnp.zeros(self.mesh.size, bool)
+        return jax.lax.while_loop(go_on, body, (motion, jnp.int32(0), jnp.int32(GOOD), nobody))
 
-        self.kinetic = kinetic
+    def _judge(self, motion: Motion, stale):
+        """GOOD, or why not: of several reasons the one that says most."""
+        state, (closest, hottest) = motion.state, self.limits
+        finite = (
+            jnp.isfinite(state.force).all() & jnp.isfinite(state.position).all() & jnp.isfinite(motion.virial).all()
+        )
+        hot = integrators.kinetic_energy(state) > 0.5 * self.integrator.degrees * integrators.KELVIN * hottest
+        why = jnp.int32(GOOD)
+        if self.integrator.ensemble.name == "minimize":
+            largest = (state.force**2).sum(1).max()
+            why = jnp.where(largest <= self.integrator.ensemble.force_tolerance**2, CONVERGED, why)
+        else:
+            why = jnp.where(hot, HOT, why)
+        why = jnp.where(motion.closest < closest, CLOSE, why)
+        why = jnp.where(stale, STALE, why)
+        return jnp.where(finite, why, BROKEN)
 
-        @jax.jit
-        @sharded((ranks,), ranks)
-        def merge(built):
-            return builder.stacked(merged(builder.unstacked(built).plans[0]))
+    def _read(self, motion: Motion) -> dict[str, jax.Array]:
+        """Kinetic energy, its tensor twice, conserved quantity, largest force, volume."""
+        state = motion.state
+        return {
+            "kinetic": integrators.kinetic_energy(state),
+            "flux": state.momentum.T @ (state.momentum / state.mass),
+            "conserved": self.integrator.conserved(motion),
+            "force": jnp.sqrt((state.force**2).sum(1).max()),
+            "volume": jnp.abs(jnp.linalg.det(motion.cell)),
+        }
 
-        self.merge = merge
+    def _closest(self, positions, cell, system: System):
+        """(distance, id, id) of the closest pair."""
+        one, edges = builder.unstacked(system.topology), builder.unstacked(system.edges)
+        points, crossed, ids = topology.exchange_halo((*topology.settled(one, positions, cell), one.ids), one.plans[0])
+        squares = jnp.where(edges.mask, topology.lengths_squared(edges, points, cell, crossed), jnp.inf)
+        at = jnp.argmin(squares)
+        mine = (jnp.sqrt(squares[at]), ids[edges.src[at]], ids[edges.dst[at]])
+        lengths, sources, centres = (jax.lax.all_gather(value, AXIS) for value in mine)
+        first = jnp.argmin(lengths)
+        return lengths[first], sources[first], centres[first]
 
-        @jax.jit
-        def wrapped(positions, turns, cell):
-            inside, more = wrap(positions, cell, np.array(pbc))
-            return inside, turns + more
+    def _new_owners(self, per_atom, ids, cell):
+        return distributed.recut(
+            per_atom, per_atom["position"], ids, cell, pbc=self.pbc, method=self.made.method, shape=self.made.shape,
+            total=self.made.atoms, rows=self.rows, axis=AXIS,
+        )  # fmt: skip
 
-        self.wrap = wrapped
-
-        @jax.jit
-        @sharded((ranks, ranks, all_), (ranks, ranks, all_))
-        def recut(per_atom, ids, cell):
-            return distributed.recut(
-                per_atom, per_atom["position"], ids, cell, pbc=pbc, method=made.method, shape=made.shape,
-                total=atoms, rows=rows, axis=AXIS,
-            )  # fmt: skip
-
-        def recut_and_pad(per_atom, ids, cell):
-            moved, ids, _ = recut(per_atom, ids, cell)
-            padding = (ids < 0)[:, None]
-            moved["mass"] = jnp.where(padding, jnp.inf, moved["mass"])
-            moved["numbers"] = jnp.where(ids < 0, per_atom["numbers"].max(), moved["numbers"])
-            return moved, ids
-
-        self.recut = recut_and_pad
-
-        @jax.jit
-        @sharded((ranks, system), all_)
-        def digest(positions, system):
-            return topology.digest(builder.unstacked(system.topology), positions, system.cell)
-
-        self.digest = digest
-
-        @partial(jax.jit, static_argnames="degrees")
-        def momenta(key, ids, masses, degrees):
-            moving = jnp.isfinite(masses) & (ids >= 0)[:, None]
-            return ensembles.momenta(key, ids, masses, moving, ensemble.temperature_kelvin, degrees)
-
-        self.momenta = momenta
+    def recut(self, per_atom: dict[str, jax.Array], ids, cell):
+        """Per-atom arrays and ids at their new owners."""
+        moved, ids, _ = self._move(per_atom, ids, cell)
+        padding = ids < 0
+        moved["mass"] = jnp.where(padding[:, None], jnp.inf, moved["mass"])
+        moved["numbers"] = jnp.where(padding, per_atom["numbers"].max(), moved["numbers"])
+        return moved, ids
 
 
 def _standard(function):

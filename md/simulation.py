@@ -1,9 +1,8 @@
-"""A run with its files: readings in thermo.csv, frames in trajectory.extxyz, the last state in final.extxyz.
+"""A run with its files: readings, trajectory, distributions, checkpoints, report.
 
-Frames are gathered on the host, so this is for systems whose positions fit there.
+Frames pass through the host of process 0, so trajectories are for systems whose positions fit there.
 """
 
-import csv
 import math
 import time
 from collections.abc import Callable
@@ -13,129 +12,229 @@ from typing import Any
 import ase.io
 import numpy as np
 from ase import Atoms
-from ase.units import GPa
 
+from janus_jax import configuration
 from janus_jax.errors import ConfigError
 from janus_jax.models.potential import Potential
+from janus_jax.runtime import multihost
 from janus_jax.units import MEV_PER_EV
-from md.engine import Engine, Reading
+from md import report, restart, resume
+from md.config import EngineConfig, OutputConfig
+from md.engine import Engine
 from md.ensembles import EnsembleConfig
+from md.files import Files
+from md.observables import Sampler
+from md.reading import THERMO, Reading
 
-COLUMNS = ("step", "time_fs", "potential_ev", "kinetic_ev", "total_ev", "temperature_kelvin", "pressure_gpa")
+START = "start.traj"
 
 
 class Simulation:
     """Dynamics of one system from ASE's `Atoms`, and back.
 
     Args:
-        model, atoms, ensemble, options: as for `Engine`.
+        model: a potential; atoms: start.
         folder: where files go; without it nothing is written. Must not hold an earlier run.
-        thermo, frames: steps between readings, and between frames.
+        resume: go on from the newest checkpoint in `folder`; `atoms` may be None then.
+        options: fields of `EngineConfig` and `OutputConfig`.
 
     Raises:
-        ConfigError: intervals that are not positive, or a folder with a run in it.
+        ConfigError: a bad option, or a folder with a run in it.
+        CheckpointError: nothing to go on from.
+        DynamicsError, UnknownElementError: as `Engine`.
     """
 
     def __init__(
         self,
         model: Potential,
-        atoms: Atoms,
+        atoms: Atoms | None = None,
         ensemble: EnsembleConfig | None = None,
         *,
         folder: str | Path | None = None,
-        thermo: int = 10,
-        frames: int = 100,
+        resume: bool = False,
         **options: Any,
     ):
-        if thermo < 1 or frames < 1:
-            raise ConfigError(f"readings every {thermo} and frames every {frames} steps; both must be positive")
+        output = {name: options.pop(name) for name in OutputConfig.model_fields if name in options}
+        self.output = configuration.validate(OutputConfig, output)
         self.folder = None if folder is None else Path(folder)
-        if self.folder and (self.folder / "thermo.csv").exists():
-            raise ConfigError(f"{self.folder} holds a run already; give another folder")
-        self.engine = Engine(model, atoms, ensemble or EnsembleConfig(), **options)
-        self.thermo, self.frames = thermo, frames
+        if self.folder and not resume and (self.folder / THERMO).exists():
+            raise ConfigError(f"{self.folder} holds a run already; give another folder, or resume it")
+        self._checkpoints = restart.Checkpoints(self.folder) if self.folder else None
+        saved = None
+        if resume:
+            if self._checkpoints is None:
+                raise ConfigError("to resume a run, give its folder")
+            devices = options.get("devices", EngineConfig().devices)
+            saved = self._checkpoints.load(devices)
+            if atoms is None:
+                atoms = ase.io.read(self.folder / START)  # type: ignore[assignment, operator]
+        if not isinstance(atoms, Atoms):
+            raise ConfigError("no structure: give ASE's Atoms")
+        self.engine = engine = Engine(model, atoms, ensemble, saved=saved, **options)
         self.start, self.readings = atoms.copy(), []
         table = dict(model.references)
         self.references = math.fsum(table.get(int(number), 0.0) for number in atoms.numbers)
         self.seconds, self.timed = 0.0, 0  # without the first steps, which compile
-        if self.folder:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with (self.folder / "thermo.csv").open("w", newline="") as file:
-                csv.writer(file).writerow(COLUMNS)
+        self.converged = False
+        self.sampler = Sampler(engine, atoms.numbers, self.output.rdf_angstrom, self.output.rdf_bins)
+        self._files = None
+        if self.folder and multihost.primary():
+            self._files = Files(self.folder, self.output, atoms, saved.about["sizes"] if saved else None)
+        if saved:
+            self.sampler.restore(saved.about["sampler"])
+            return
+        if self._files:
+            ase.io.write(self.folder / START, atoms)  # type: ignore[operator]
         self._read()
-        self._write("trajectory.extxyz")
+        if self.output.frames:
+            self._frame()
 
-    def run(self, steps: int, progress: Callable[[Reading], None] | None = None) -> None:
-        """Go on by `steps` steps. On an error the last good state is in final.extxyz."""
+    @classmethod
+    def from_atoms(cls, atoms: Atoms, model: Potential, **options: Any) -> "Simulation":
+        """As the constructor, from a structure as ASE has it: positions, cell, velocities, `FixAtoms`."""
+        return cls(model, atoms, **options)
+
+    def run(
+        self,
+        steps: int,
+        progress: Callable[[Reading], None] | None = None,
+        stop: Callable[[], str | None] = lambda: None,
+    ) -> str | None:
+        """Go on by `steps` steps; returns why it ended early, None if it did not.
+
+        On an error the last good state is in final.extxyz and in a checkpoint.
+
+        Args:
+            progress: called with each reading.
+            stop: asked now and then whether and why to end early; what process 0 says holds for all.
+        """
         engine, end = self.engine, self.engine.step + steps
+        why = None
         try:
-            while engine.step < end:
-                until = min(self.thermo - engine.step % self.thermo, self.frames - engine.step % self.frames)
+            while engine.step < end and why is None:
                 first, began = engine.step, time.perf_counter()
-                engine.run(min(until, end - engine.step))
+                self.converged = engine.run(min(end, self._next(first)) - first)
                 if first:
                     self.seconds += time.perf_counter() - began
                     self.timed += engine.step - first
-                if engine.step % self.thermo == 0:
-                    self._read()
-                    if progress:
-                        progress(self.readings[-1])
-                if engine.step % self.frames == 0:
-                    self._write("trajectory.extxyz")
+                self._write(progress)
+                why = "converged" if self.converged else multihost.text_of_primary(stop() or "") or None
         finally:
-            self._write("final.extxyz", append=False)
+            if self.folder and (engine.step or not self.readings):
+                self._checkpoint()
+            self._final()
+        return why
+
+    def _every(self) -> tuple[int, ...]:
+        output = self.output
+        return tuple(n for n in (output.thermo, output.frames, output.sample, output.checkpoint) if n)
+
+    def _next(self, step: int) -> int:
+        """The next step at which something is written."""
+        return min(step + every - step % every for every in self._every())
+
+    def _write(self, progress) -> None:
+        """What is due at this step; the checkpoint last, since it says how long the files are."""
+        output, step = self.output, self.engine.step
+        if step % output.thermo == 0 or self.converged:
+            self._read()
+            if progress:
+                progress(self.readings[-1])
+        if output.frames and (step % output.frames == 0 or self.converged):
+            self._frame()
+        time_ps = step * self.engine.ensemble.timestep_fs / 1000
+        if output.sample and step % output.sample == 0 and time_ps >= output.skip_ps:
+            self.sampler.sample()
+        if output.checkpoint and step % output.checkpoint == 0 and self.folder:
+            self._checkpoint()
 
     def _read(self) -> None:
         reading = self.engine.read()
         self.readings.append(reading)
-        if self.folder:
-            with (self.folder / "thermo.csv").open("a", newline="") as file:
-                csv.writer(file).writerow(self.row(reading))
+        if self._files:
+            self._files.row(self.row(reading))
 
     def row(self, reading: Reading) -> list[Any]:
-        """The values of `COLUMNS`; energies include the reference energies of the atoms."""
-        potential = reading.potential_ev + self.references
-        pressure = -float(np.trace(reading.stress)) / 3 / GPa
-        now = reading.step * self.engine.ensemble.timestep_fs
-        total = potential + reading.kinetic_ev
-        return [reading.step, now, potential, reading.kinetic_ev, total, reading.temperature_kelvin, pressure]
+        """The values of `md.reading.COLUMNS`; energies include the reference energies of the atoms."""
+        return reading.row(self.engine.ensemble.timestep_fs, self.references, float(self.start.get_masses().sum()))
 
     def atoms(self) -> Atoms:
-        """The current state: unwrapped positions and momenta."""
+        """The current state: unwrapped positions, momenta, cell."""
         now = self.start.copy()
+        now.set_constraint()  # positions of fixed atoms may move with the cell
+        now.set_cell(self.engine.cell)
         now.positions = self.engine.positions()
         now.set_momenta(self.engine.momenta())
+        now.set_constraint(self.start.constraints)
         now.info["step"] = self.engine.step
+        now.info["time_fs"] = self.engine.step * self.engine.ensemble.timestep_fs
         return now
 
-    def _write(self, name: str, append: bool = True) -> None:
+    def _state(self) -> tuple[Atoms, float, np.ndarray]:
+        engine = self.engine
+        energy = engine.read().potential_ev if engine.ensemble.name == "minimize" else float(engine.motion.energy)
+        return self.atoms(), energy + self.references, engine.forces()
+
+    def _frame(self) -> None:
+        if self.folder:  # all processes take part in gathering
+            atoms, energy, forces = self._state()
+            if self._files:
+                self._files.frame(atoms, self.engine.step, atoms.info["time_fs"], energy, forces)
+
+    def _final(self) -> None:
         if self.folder:
-            ase.io.write(self.folder / name, self.atoms(), format="extxyz", append=append)
+            state = self._state()
+            if self._files:
+                self._files.final(*state)
+
+    def _checkpoint(self) -> None:
+        assert self._checkpoints is not None
+        arrays, about = resume.state(self.engine)
+        about |= {"sampler": self.sampler.state(), "sizes": self._files.sizes() if self._files else {}}
+        self._checkpoints.save(self.engine.step, arrays, about)
+        self._checkpoints.manager.wait_until_finished()
+
+    def report(self) -> None:
+        """Write results.json, distributions.npz and report.html into the folder."""
+        figures = self.figures()
+        if self._files:
+            report.save(self._files.folder, figures, self.sampler)
+            report.write(self._files.folder)
 
     def drift(self) -> float:
-        """Slope of a straight line through the total energy, meV/atom/ps (of use in NVE)."""
-        if len(self.readings) < 2:
+        """Slope of a straight line through the conserved quantity, meV/atom/ps; not a number where none is."""
+        ensemble = self.engine.ensemble
+        if len(self.readings) < 2 or ensemble.ramped or ensemble.name == "minimize":
             return math.nan
-        total = np.array([reading.potential_ev + reading.kinetic_ev for reading in self.readings])
+        values = np.array([reading.conserved_ev for reading in self.readings])
         time_ps = np.array([reading.step for reading in self.readings]) * self.engine.ensemble.timestep_fs / 1000
-        return float(np.polyfit(time_ps, total - total[0], 1)[0] * MEV_PER_EV / self.engine.atoms)
+        return float(np.polyfit(time_ps, values - values[0], 1)[0] * MEV_PER_EV / self.engine.atoms)
 
     def figures(self) -> dict[str, Any]:
-        """What the command prints."""
+        """What the command prints, and results.json keeps."""
         engine, last = self.engine, self.readings[-1]
         rate = self.timed / self.seconds if self.seconds else math.nan
+        searches = sum(engine.rebuilds.values())
         return {
             "atoms": engine.atoms,
+            "ensemble": engine.ensemble.name,
             "devices": engine.cut.ranks,
             "cut": engine.cut.method,
             "steps": engine.step,
             "temperature_kelvin": last.temperature_kelvin,
             "mean_temperature_kelvin": float(np.mean([reading.temperature_kelvin for reading in self.readings])),
             "total_ev": last.potential_ev + last.kinetic_ev + self.references,
+            "pressure_gpa": last.pressure_gpa,
             "drift_meV_per_atom_per_ps": self.drift(),
+            "diffusion_angstrom2_per_ps": self.sampler.diffusion(),
             "steps_per_s": rate,
+            "atom_steps_per_s": rate * engine.atoms,
             "ns_per_day": rate * engine.ensemble.timestep_fs * 86400e-6,
             "rebuilds": dict(engine.rebuilds),
+            "rebuilds_by_rank": engine.by_rank.tolist(),
+            "lists_reused": 1 - searches / engine.step if engine.step else math.nan,
+            "halo_rows": engine.halo_rows,
+            "capacity_used": engine.capacity_used(),
             "compiled": list(engine.build.compiled),
             "folder": None if self.folder is None else str(self.folder),
         }

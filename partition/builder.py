@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from partition import boxes
-from partition.capacity import Capacity, bucket, grow, over
+from partition.capacity import Capacity, Need, bucket, grow, over
 from partition.cell import heights, images, slack, working_cell
 from partition.cut import Atoms
 from partition.errors import CellError, PartitionError, checked
@@ -109,11 +109,15 @@ class Builder:
     Args:
         mesh: devices; `settings.transport.axis` is one of its axes.
         shape: the logical grid of the cut, to widen the offsets of `permute` on.
+
+    Attributes:
+        compiled: what was compiled or grown, and why; need: of the last build, on the host.
     """
 
     def __init__(self, mesh: Mesh, settings: Settings, capacity: Capacity, shape: tuple[int, int, int]):
         self.mesh, self.settings, self.capacity, self.shape = mesh, settings, capacity, shape
         self.compiled: list[str] = []
+        self.need: Need | None = None
         self._programs: dict[tuple[Settings, Capacity, int, str], Callable] = {}
 
     def __call__(self, positions: jax.Array, ids: jax.Array, cell) -> Topology:
@@ -140,6 +144,7 @@ class Builder:
                 sent, halo = _even(larger.sent), tuple(_even(lengths) for lengths in larger.halo)
                 larger = dataclasses.replace(larger, sent=sent, halo=halo)
             if larger is None:
+                self.need = need
                 return topology
             self._grow(larger, ", ".join(f"{k} {h} -> {n}" for k, (n, h) in over(self.capacity, need).items()))
 

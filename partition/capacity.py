@@ -86,6 +86,18 @@ def over(capacity: Capacity, need: Need) -> dict[str, tuple[int, int]]:
     return found
 
 
+def used(capacity: Capacity, need: Need) -> dict[str, float]:
+    """Part of each array that was needed, of the fullest."""
+    pairs = {
+        field.name: (
+            np.ravel(np.asarray(getattr(need, field.name))),
+            np.ravel(np.asarray(getattr(capacity, field.name))),
+        )
+        for field in dataclasses.fields(Capacity)
+    }
+    return {name: float((n / np.maximum(h, 1)).max(initial=0)) for name, (n, h) in pairs.items()}
+
+
 def grow(capacity: Capacity, need: Need) -> Capacity | None:
     """The next capacity with room for `need` and a tenth more; None if all fitted."""
     if not over(capacity, need):

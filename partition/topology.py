@@ -254,9 +254,13 @@ def active(edges: Edges, points, cell, cutoff: float, crossed=None) -> jax.Array
         points: [n + h, 3] positions with their halo, of `continuous`, or of `settled` together with
         crossed: [n + h, 3] of `settled`, with its halo.
     """
+    return edges.mask & (lengths_squared(edges, points, cell, crossed) < jnp.asarray(cutoff, points.dtype) ** 2)
+
+
+def lengths_squared(edges: Edges, points, cell, crossed=None) -> jax.Array:
+    """Squared lengths [E] of edges, Å^2; arguments as for `active`."""
     image = edges.image if crossed is None else _across(edges, crossed)
-    distance = squared(displacements(points, edges.src, edges.dst, image, cell))
-    return edges.mask & (distance < jnp.asarray(cutoff, points.dtype) ** 2)
+    return squared(displacements(points, edges.src, edges.dst, image, cell))
 
 
 def _across(edges: Edges, crossed) -> jax.Array:

@@ -154,23 +154,37 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--plot", default="plan.png", help="picture to write (default: %(default)s)")
 
     sub = command("md", "dynamics of a structure on one or several devices")
-    sub.add_argument("file", help="structure in any format ASE reads")
-    sub.add_argument("--model", required=True, help="model file or run folder")
-    sub.add_argument("--ensemble", choices=("nve", "nvt", "langevin"), default="nve", help="(default: %(default)s)")
-    sub.add_argument("--temperature", type=float, default=300.0, help="K (default: %(default)s)")
-    sub.add_argument("--timestep", type=float, default=0.5, help="fs (default: %(default)s)")
-    sub.add_argument("--steps", type=int, default=1000, help="(default: %(default)s)")
-    sub.add_argument("--devices", type=int, default=1, help="(default: %(default)s)")
     sub.add_argument(
-        "--cut", choices=("auto", "grid", "hilbert", "morton"), default="auto", help="(default: %(default)s)"
+        "arguments", nargs="*", metavar="CONFIG | FILE | key=value",
+        help="YAML file, or a structure in any format ASE reads; then overrides such as ensemble.tau_fs=50",
+    )  # fmt: skip
+    sub.add_argument("--resume", metavar="RUN", help="go on with the run in this folder, --steps further or to its end")
+    sub.add_argument("--dry-run", action="store_true", help="check everything and estimate memory; run nothing")
+    short = (
+        ("model", "model", None, "model file or run folder"),
+        ("ensemble", "ensemble.name", None, "nve, nvt, langevin, npt or minimize (default: nve)"),
+        (
+            "temperature",
+            "ensemble.temperature_kelvin",
+            None,
+            "K, or 300:600 to go from one to the other (default: 300)",
+        ),
+        ("pressure", "ensemble.pressure_gpa", None, "GPa, or 0:1 (default: 0)"),
+        ("timestep", "ensemble.timestep_fs", None, "fs (default: 0.5)"),
+        ("steps", "steps", int, "(default: 1000)"),
+        ("devices", "engine.devices", int, "(default: 1)"),
+        ("cut", "engine.cut", None, "auto, grid, hilbert or morton (default: auto)"),
+        ("skin", "engine.skin_angstrom", None, "Å (default: 0.5)"),
+        ("interval", "engine.interval", int, "most steps between searches for neighbours (default: 10)"),
+        ("seed", "engine.seed", int, "of velocities and noise (default: 0)"),
+        ("thermo", "output.thermo", int, "steps between rows of thermo.csv (default: 10)"),
+        ("frames", "output.frames", int, "steps between frames (default: 100)"),
+        ("frame", "frame", int, "which of a trajectory in FILE (default: 0)"),
+        ("output", "folder", None, "folder (default: runs/md-NAME)"),
     )
-    sub.add_argument("--skin", type=float, default=0.5, help="Å (default: %(default)s)")
-    sub.add_argument("--interval", type=int, default=10, help="most steps between rebuilds (default: %(default)s)")
-    sub.add_argument("--thermo", type=int, default=10, help="steps between readings (default: %(default)s)")
-    sub.add_argument("--frames", type=int, default=100, help="steps between frames (default: %(default)s)")
-    sub.add_argument("--seed", type=int, default=0, help="of velocities and noise (default: %(default)s)")
-    sub.add_argument("--frame", type=int, default=0, help="of a trajectory in FILE (default: %(default)s)")
-    sub.add_argument("--output", help="folder (default: runs/md-NAME)")
+    for name, key, kind, text in short:
+        sub.add_argument(f"--{name}", type=kind, help=text)
+    sub.set_defaults(keys={name: key for name, key, _, _ in short})
 
     sub = command("partition", "how a structure is cut among ranks, and what they would exchange")
     sub.add_argument("file", help="structure in any format ASE reads")

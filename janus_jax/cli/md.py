@@ -1,72 +1,182 @@
-"""`janus-jax md FILE --model MODEL`: dynamics on one or several devices."""
+"""`janus-jax md CONFIG | FILE --model MODEL | --resume RUN`: dynamics on one or several devices."""
 
 import argparse
 import logging
+import math
+import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from janus_jax.cli._structure import read_structure
-from janus_jax.errors import ConfigError, DynamicsError
+from janus_jax.errors import ConfigError, DynamicsError, JanusError
+
+if TYPE_CHECKING:
+    from md.config import MdConfig
+    from md.simulation import Simulation
+
+CONFIG, MODEL = "config.yaml", "model.janus"
+
+
+def configure(arguments: argparse.Namespace) -> "MdConfig":
+    """The configuration of a command line: a file, options, overrides; of a resumed run, its own first."""
+    from janus_jax import configuration
+    from md.config import MdConfig
+
+    overrides = [text for text in arguments.arguments if "=" in text]
+    files = [text for text in arguments.arguments if "=" not in text]
+    values: dict[str, Any] = {}
+    if arguments.resume:
+        values = configuration.read(Path(arguments.resume) / CONFIG)
+        overrides += [f"model={Path(arguments.resume) / MODEL}", f"folder={arguments.resume}"]
+    elif len(files) != 1:
+        raise ConfigError(f"give one file: a YAML configuration or a structure (given: {', '.join(files) or 'none'})")
+    elif Path(files[0]).suffix in (".yaml", ".yml"):
+        values = configuration.read(files[0])
+    else:
+        values = {"structure": files[0]}
+    given = {key: getattr(arguments, name) for name, key in arguments.keys.items()}
+    steps = given["steps"] or values.get("steps", MdConfig().steps)
+    timestep = float(given["ensemble.timestep_fs"] or values.get("ensemble", {}).get("timestep_fs", 0.5))
+    for key, value in given.items():
+        if value is not None and key in ("ensemble.temperature_kelvin", "ensemble.pressure_gpa") and ":" in value:
+            first, last = value.split(":", 1)
+            value = f"[[0, {first}], [{int(steps) * timestep / 1000}, {last}]]"
+        if value is not None:
+            overrides.append(f"{key}={value}")
+    config = configuration.validate(MdConfig, configuration.override(values, overrides))
+    if not config.structure or not config.model:
+        raise ConfigError(f"{'structure' if not config.structure else 'model'}: not given; it is a file")
+    if not config.folder:
+        config = config.model_copy(update={"folder": f"runs/md-{Path(config.structure).stem}"})
+    return config
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    import jax
-    from pydantic import ValidationError
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from janus_jax import bundle
     from janus_jax.cli._logging import to_stderr
-    from janus_jax.runtime import multihost
-    from md.ensembles import EnsembleConfig
-    from md.simulation import Simulation
-    from partition.errors import PartitionError
 
     to_stderr()
     logging.getLogger("jax").setLevel(logging.ERROR)
-    if arguments.steps < 1 or arguments.devices < 1:
-        raise ConfigError(f"--steps {arguments.steps} --devices {arguments.devices}: both must be positive")
+    try:
+        return _run(arguments)
+    except BaseException as error:  # one process of several must not leave the others waiting
+        from janus_jax.runtime import multihost
+
+        multihost.fail(error, trace=arguments.debug or not isinstance(error, JanusError | OSError | KeyboardInterrupt))
+        raise
+
+
+def _run(arguments: argparse.Namespace) -> dict[str, Any]:
+    import jax
+
+    from janus_jax import bundle, configuration
+    from janus_jax.runtime import multihost
+    from md.simulation import Simulation
+    from partition.errors import PartitionError
+
+    config = configure(arguments)
     jax.config.update("jax_enable_x64", True)  # positions and integration; the model keeps its precision
-    multihost.start(arguments.devices)
-    structure, model = read_structure(arguments.file, arguments.frame), bundle.load(arguments.model)
+    multihost.start(config.engine.devices)
+    if not multihost.primary():  # process 0 speaks for all
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    model = bundle.load(config.model)
+    options = {name: getattr(config.engine, name) for name in type(config.engine).model_fields}
+    options |= {name: getattr(config.output, name) for name in type(config.output).model_fields}
     try:
-        ensemble = EnsembleConfig(
-            name=arguments.ensemble, temperature_kelvin=arguments.temperature, timestep_fs=arguments.timestep
-        )
-    except ValidationError as error:
-        raise ConfigError("; ".join(f"{e['loc'][0]}: {e['msg']}" for e in error.errors())) from None
-    folder = arguments.output or f"runs/md-{Path(arguments.file).stem}"
-    try:
-        simulation = Simulation(
-            model, structure, ensemble, folder=folder, thermo=arguments.thermo, frames=arguments.frames,
-            devices=arguments.devices, method=arguments.cut, skin=arguments.skin, interval=arguments.interval,
-            seed=arguments.seed,
-        )  # fmt: skip
-        columns = (
-            *Progress.get_default_columns()[:2],
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[now]}"),
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("steps", total=arguments.steps, now="")
-
-            def progress(reading) -> None:
-                bar.update(task, completed=reading.step, now=f"{reading.temperature_kelvin:.0f} K")
-
-            simulation.run(arguments.steps, progress)
+        if arguments.resume:
+            simulation = Simulation(
+                model, None, config.ensemble, folder=config.folder, resume=True, **options
+            )  # fmt: skip
+            steps = arguments.steps or config.steps - simulation.engine.step
+            if steps < 1:
+                raise ConfigError(f"the run has made its {config.steps} steps; say how many more with --steps")
+        else:
+            structure = read_structure(config.structure, config.frame) * config.repeat
+            if arguments.dry_run:
+                return _dry_run(model, structure, config)
+            simulation = Simulation(model, structure, config.ensemble, folder=config.folder, **options)
+            steps = config.steps
+            if multihost.primary():
+                (Path(config.folder) / CONFIG).write_text(configuration.dump(config))
+                bundle.save(Path(config.folder) / MODEL, model)
+        stopped = _go(simulation, steps)
     except PartitionError as error:
         raise DynamicsError(str(error)) from None
-    return simulation.figures()
+    if config.output.report:
+        simulation.report()
+    multihost.wait_for_all("the end")
+    multihost.finish()
+    return simulation.figures() | ({"stopped": stopped} if stopped else {})
+
+
+def _go(simulation: "Simulation", steps: int) -> str | None:
+    """The run, with a bar and signals heeded."""
+    import time
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from janus_jax.runtime import multihost
+    from janus_jax.train.interruption import Interruption
+
+    engine = simulation.engine
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    first, began = engine.step, time.perf_counter()
+    with (
+        Interruption() as interruption,
+        Progress(*columns, console=Console(stderr=True), transient=True, disable=not multihost.primary()) as bar,
+    ):
+        task = bar.add_task("steps", total=first + steps, completed=first, now="compiling")
+
+        def progress(reading) -> None:
+            rate = simulation.timed / simulation.seconds if simulation.seconds else (
+                (reading.step - first) / (time.perf_counter() - began)
+            )  # fmt: skip
+            now = (
+                f"{reading.temperature_kelvin:.0f} K, {rate:.3g} steps/s, {rate * engine.atoms:.3g} atoms x steps/s, "
+                f"{rate * engine.ensemble.timestep_fs * 86400e-6:.3g} ns/day"
+            )
+            bar.update(task, completed=reading.step, now=now)
+
+        return simulation.run(steps, progress, interruption.reason)
+
+
+def _dry_run(model, structure, config: "MdConfig") -> dict[str, Any]:
+    from md import estimate
+
+    return estimate.memory(model, structure, config.ensemble, config.engine) | {"dry_run": True}
+
+
+def exit_code(figures: dict[str, Any]) -> int:
+    """128 + signal number where a signal stopped the run."""
+    return {"SIGTERM": 143, "SIGINT": 130}.get(figures.get("stopped", ""), 0)
 
 
 def show(figures: dict[str, Any]) -> None:
+    if figures.get("dry_run"):
+        print(
+            f"{figures['atoms']} atoms on {figures['devices']} devices ({figures['cut']} cut): {figures['rows']} rows, "
+            f"{figures['edges']} edges and {figures['halo']} halo rows each.\n"
+            f"Memory of a device: {figures['total_mib']:.0f} MiB ({figures['temporary_mib']:.0f} of them while a step is "
+            f"computed){figures['verdict']}"
+        )
+        return
+    if figures.get("stopped"):
+        print(f"stopped at step {figures['steps']} ({figures['stopped']}); the checkpoint is in {figures['folder']}")
     rebuilds = ", ".join(f"{count} by {why}" for why, count in figures["rebuilds"].items()) or "none"
+    drift = figures["drift_meV_per_atom_per_ps"]
+    moved = "" if figures["ensemble"] == "minimize" or math.isnan(drift) else f"; drift {drift:.3g} meV/atom/ps"
     print(
         f"{figures['steps']} steps of {figures['atoms']} atoms on {figures['devices']} devices ({figures['cut']} cut): "
         f"{figures['steps_per_s']:.3g} steps/s, {figures['ns_per_day']:.3g} ns/day.\n"
-        f"Temperature {figures['temperature_kelvin']:.1f} K, on average {figures['mean_temperature_kelvin']:.1f} K; "
-        f"energy drift {figures['drift_meV_per_atom_per_ps']:.3g} meV/atom/ps.\n"
-        f"Rebuilds: {rebuilds}. Compiled: {'; '.join(figures['compiled'])}.\n"
-        f"Files: {figures['folder']}/thermo.csv, trajectory.extxyz, final.extxyz"
+        f"Temperature {figures['temperature_kelvin']:.1f} K, on average {figures['mean_temperature_kelvin']:.1f} K{moved}.\n"
+        f"Lists kept in {100 * figures['lists_reused']:.1f} % of the steps; searches: {rebuilds}. "
+        f"Compiled: {'; '.join(figures['compiled'])}.\n"
+        f"Files are in {figures['folder']}: thermo.csv, trajectory, final.extxyz, report.html"
     )

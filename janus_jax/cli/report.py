@@ -8,6 +8,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax.train import report
 
     if arguments.command == "report":
+        from pathlib import Path
+
+        if (Path(arguments.run) / "thermo.csv").exists():
+            from md import report as dynamics
+
+            return {"out": str(dynamics.write(arguments.run))}
         return {"out": str(report.write(arguments.run))}
     return {"runs": report.compare(arguments.runs, arguments.out), "out": arguments.out}
 

@@ -50,7 +50,7 @@ def pad(graphs: Sequence[AtomGraph], capacity: Capacity, dtype: DTypeLike = np.f
         return _resized(arrays, rows, _padding(field, capacity), dtype)
 
     offsets = {"src": first_atom, "dst": first_atom, "atom_structure": range(len(graphs))}
-    names = [field.name for field in dataclasses.fields(AtomGraph) if field.name != "targets"]
+    names = [field.name for field in dataclasses.fields(AtomGraph) if field.name not in ("targets", "own_edges")]
     arrays = {name: joined(name, offsets.get(name)) for name in names}
     labelled = all(graph.targets is not None for graph in graphs)
     return AtomGraph(**arrays, targets=_pad_targets(graphs, capacity, dtype) if labelled else None)  # pyright: ignore

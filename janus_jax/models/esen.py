@@ -153,10 +153,29 @@ class EdgeWise(nnx.Module):
         self.so2_conv_2 = SO2Convolution(lmax, mmax, hidden, channels, rngs=rngs)
 
     def __call__(self, x: NodeFeatures, graph: AtomGraph, geometry: EdgeGeometry, exchange: Exchange) -> NodeFeatures:
-        pair = jnp.concatenate([exchange(x)[graph.src], x[graph.dst]], -1)
-        rotated = jnp.einsum("emi,eic->emc", geometry.frame, pair)
-        message = jnp.concatenate(self.convolve(rotated, geometry.scalars), 1)
-        return sum_at_centres(jnp.einsum("emi,emc->eic", geometry.frame_out, message), graph)
+        if graph.own_edges is None:
+            return self.messages(exchange(x), slice(None), x, graph, geometry)
+        # The halo travels while messages of owned sources are computed; a barrier keeps XLA from merging the
+        # matrix products of both parts, which would wait for the halo.
+        own, away = graph.edge_parts
+        graphdef, state = nnx.split(self)
+        apart = nnx.merge(graphdef, jax.lax.optimization_barrier(state))
+        return self.messages(x, own, x, graph, geometry) + apart.messages(exchange(x), away, x, graph, geometry)
+
+    def messages(
+        self,
+        sources: Float[Array, "rows coefficients channels"],
+        part: slice,
+        x: NodeFeatures,
+        graph: AtomGraph,
+        geometry: EdgeGeometry,
+    ) -> NodeFeatures:
+        """Sum at each atom over one part of the edges."""
+        pair = jnp.concatenate([sources[graph.src[part]], x[graph.dst[part]]], -1)
+        rotated = jnp.einsum("emi,eic->emc", geometry.frame[part], pair)
+        message = jnp.concatenate(self.convolve(rotated, geometry.scalars[part]), 1)
+        message = jnp.einsum("emi,emc->eic", geometry.frame_out[part], message)
+        return jax.ops.segment_sum(message, graph.dst[part], len(x), indices_are_sorted=True)
 
     def convolve(self, rotated: Float[Array, "edges rows channels"], inputs: Float[Array, "edges in"]) -> FrameFeatures:
         """Both convolutions and the activation between them, in the edge frame."""
@@ -270,7 +289,11 @@ def add_system(x: NodeFeatures, graph: AtomGraph, geometry: EdgeGeometry) -> Nod
 
 
 def sum_at_centres(message: Float[Array, "edges coefficients channels"], graph: AtomGraph) -> NodeFeatures:
-    return jax.ops.segment_sum(message, graph.dst, len(graph.numbers), indices_are_sorted=True)
+    sums = [
+        jax.ops.segment_sum(message[part], graph.dst[part], len(graph.numbers), indices_are_sorted=True)
+        for part in graph.edge_parts
+    ]
+    return sum(sums[1:], sums[0])
 
 
 def load_state(config: EsenConfig, mapping: Mapping[str, np.ndarray], **options) -> Esen:

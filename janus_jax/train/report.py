@@ -11,28 +11,12 @@ import yaml
 
 from janus_jax import plotting
 from janus_jax.errors import ConfigError
+from janus_jax.page import page, table
 from janus_jax.train import plots, worst
 from janus_jax.train.evaluate import Evaluation
 from janus_jax.train.trackers import read_rows
 from janus_jax.units import QUANTITIES, number
 from janus_jax.versions import versions
-
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-h1 {{ font-size: 1.5rem; }} h2 {{ font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid #ddd; }}
-table {{ border-collapse: collapse; margin: .5rem 0; }}
-td, th {{ padding: .2rem .8rem; border-bottom: 1px solid #eee; text-align: right; }}
-td:first-child, th:first-child {{ text-align: left; }}
-img {{ max-width: 100%; }} pre {{ background: #f6f6f6; padding: .8rem; overflow: auto; font-size: 13px; }}
-p.note {{ color: #555; }} nav a {{ margin-right: 1rem; }}
-</style></head><body>
-<h1>{title}</h1>
-{body}
-</body></html>
-"""
 
 
 def write(folder: str | Path) -> Path:
@@ -50,10 +34,10 @@ def write(folder: str | Path) -> Path:
         "Batches and speed": _batches(run["rows"]),
         "Compilations and skipped steps": _events(run["events"]),
         "Configuration": f"<pre>{html.escape(run['config'])}</pre>",
-        "Versions": _table(["package", "version"], versions().items()),
+        "Versions": table(["package", "version"], versions().items()),
     }
     path = folder / "report.html"
-    path.write_text(_page(f"Training run {folder.name}", sections))
+    path.write_text(page(f"Training run {folder.name}", sections))
     return path
 
 
@@ -72,12 +56,12 @@ def compare(folders: Sequence[str | Path], path: str | Path) -> dict[str, Any]:
         rows.append([name, *cells, number(figures.get("seconds"), 0), figures.get("best_step", "-")])
     head = [f"{part} {q}, {shown}" for part in ("validation", "test") for q, (_, shown) in QUANTITIES.items()]
     sections = {
-        "MAE": _table(["run", *head, "seconds", "best step"], rows),
+        "MAE": table(["run", *head, "seconds", "best step"], rows),
         "Learning curves": plotting.to_html(plots.compare_figure(_short(runs)), "curves"),
         "Differing settings": _differences({name: run["config"] for name, run in runs.items()}),
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(_page(" and ".join(Path(name).name for name in runs), sections))
+    Path(path).write_text(page(" and ".join(Path(name).name for name in runs), sections))
     return results
 
 
@@ -104,19 +88,6 @@ def _read(folder: Path) -> dict[str, Any]:
     }
 
 
-def _page(title: str, sections: Mapping[str, str]) -> str:
-    links = "".join(f'<a href="#s{k}">{name}</a>' for k, name in enumerate(sections))
-    parts = [f'<h2 id="s{k}">{name}</h2>\n{content}' for k, (name, content) in enumerate(sections.items())]
-    return PAGE.format(title=html.escape(title), body="\n".join([f"<nav>{links}</nav>", *parts]))
-
-
-def _table(head: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
-    def cells(values, tag):
-        return "<tr>" + "".join(f"<{tag}>{html.escape(str(value))}</{tag}>" for value in values) + "</tr>"
-
-    return "<table>" + cells(head, "th") + "".join(cells(row, "td") for row in rows) + "</table>"
-
-
 def _errors(run: Mapping[str, Any]) -> str:
     figures = run["figures"]
     if not figures:
@@ -130,7 +101,7 @@ def _errors(run: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     ended = f", ended early: {html.escape(figures['ended_early'])}" if "ended_early" in figures else ""
     note = f"<p class=note>Averaged weights of step {figures['best_step']}; {figures['seconds']:.0f} s{ended}.</p>"
-    return _table(["set", "quantity", "MAE", "RMSE", "unit", "labels"], rows) + note
+    return table(["set", "quantity", "MAE", "RMSE", "unit", "labels"], rows) + note
 
 
 def _evaluations(folder: Path, figures: Mapping[str, Any]) -> dict[str, str]:
@@ -157,7 +128,7 @@ def _evaluations(folder: Path, figures: Mapping[str, Any]) -> dict[str, str]:
                 [f.info["name"], f.info["config_type"], number(f.info["force_rmse_meV_per_angstrom"], 0)]
                 for f in frames
             ]
-            names = _table(["frame", "configuration type", "force RMSE, meV/Å"], rows)
+            names = table(["frame", "configuration type", "force RMSE, meV/Å"], rows)
             sections[f"Worst frames: {part}"] = plotting.to_html(plots.worst_figure(frames), "worst frames") + names
     return sections
 
@@ -168,7 +139,7 @@ def _by_name(groups: Mapping[str, Any], quantities: list[str], count: str) -> st
     rows = [[name or "(none)", *(number(g[key]) for _, key in keys), g[count]] for name, g in groups.items()]
     forces = "forces_mae_meV_per_angstrom"
     bars = {name or "(none)": group[forces] for name, group in groups.items() if group[forces] is not None}
-    return _table(head, rows) + (plotting.to_html(plots.bars_figure(bars, "force MAE, meV/Å"), "bars") if bars else "")
+    return table(head, rows) + (plotting.to_html(plots.bars_figure(bars, "force MAE, meV/Å"), "bars") if bars else "")
 
 
 def _batches(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -182,13 +153,13 @@ def _batches(rows: Sequence[Mapping[str, Any]]) -> str:
 
     waiting = 100 * mean("data_wait_s") / max(mean("step_s"), 1e-12)
     fastest = np.median([row["atoms_per_s"] for row in train if row.get("atoms_per_s")])
-    table = _table(
+    use = table(
         ["", "mean used", "padding"],
         [[name, f"{100 * mean(key):.0f} %", f"{100 - 100 * mean(key):.0f} %"]
          for name, key in (("atoms", "atoms_used"), ("edges", "edges_used"))],
     )  # fmt: skip
     note = f"<p class=note>Median {fastest:.0f} atoms/s; {waiting:.1f} % of the time spent waiting for data.</p>"
-    return table + note + plotting.to_html(plots.batches_figure(rows), "batches")
+    return use + note + plotting.to_html(plots.batches_figure(rows), "batches")
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> str:
@@ -198,15 +169,15 @@ def _events(events: Sequence[Mapping[str, Any]]) -> str:
         if e["event"] == "compilation"
     ]
     skipped = [[e["step"], "; ".join(e["frames"])] for e in events if e["event"] == "skipped"]
-    text = _table(["step", "program", "reason", "capacity", "seconds"], compiled)
-    return text + (_table(["skipped step", "frames"], skipped) if skipped else "<p class=note>No step was skipped.</p>")
+    text = table(["step", "program", "reason", "capacity", "seconds"], compiled)
+    return text + (table(["skipped step", "frames"], skipped) if skipped else "<p class=note>No step was skipped.</p>")
 
 
 def _differences(configs: Mapping[str, str]) -> str:
     flat = {name: dict(_flatten(yaml.safe_load(text))) for name, text in configs.items()}
     keys = sorted({key for values in flat.values() for key in values})
     rows = [[key, *(values.get(key, "-") for values in flat.values())] for key in keys]
-    return _table(["key", *flat], [row for row in rows if len({str(value) for value in row[1:]}) > 1])
+    return table(["key", *flat], [row for row in rows if len({str(value) for value in row[1:]}) > 1])
 
 
 def _flatten(values: Any, path: str = "") -> Iterable[tuple[str, Any]]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
+from ase.constraints import FixAtoms
 from flax import nnx
 
 from janus_jax.data.neighbors import from_atoms
@@ -66,10 +67,10 @@ def test_forces_and_stress_are_those_of_one_device(model, name):
     make, devices, method = SYSTEMS[name]
     atoms = make()
     atoms.positions += 100 * np.asarray(atoms.cell).sum(0)  # far outside the cell
-    engine = Engine(model, atoms, EnsembleConfig(), devices=devices, method=method)
+    engine = Engine(model, atoms, EnsembleConfig(), devices=devices, cut=method)
     graph = from_atoms(atoms, model.cutoff)
     expected = energy_forces_stress(model, graph)
-    energy, _, virial = engine.evaluate()
+    energy, virial = engine.motion.energy, np.asarray(engine.motion.virial)
     assert energy == pytest.approx(float(expected.energy[0]), rel=1e-9)
     scale = np.abs(expected.forces).max()
     np.testing.assert_allclose(engine.forces(), expected.forces, atol=1e-9 * scale)
@@ -77,14 +78,13 @@ def test_forces_and_stress_are_those_of_one_device(model, name):
 
 
 def test_forces_are_differences_of_energies_through_the_exchange(model):
-    engine = Engine(model, liquid(20, [6, 7, 8]), EnsembleConfig(), devices=3, method="grid")
+    engine = Engine(model, liquid(20, [6, 7, 8]), EnsembleConfig(), devices=3, cut="grid")
     row = int(np.flatnonzero(np.asarray(engine.ids) == 7)[0])
 
     def energy(shift):  # within the skin, so the topology holds
-        engine.state = start.set(position=start.position.at[row, 1].add(shift))
-        return engine.evaluate()[0]
+        return float(engine.programs.evaluate(start.at[row, 1].add(shift), engine.motion.cell, engine.system).energy)
 
-    start, h = engine.state, 4e-3  # differences of fourth order
+    start, h = engine.motion.state.position, 4e-3  # differences of fourth order
     slope = (8 * (energy(h) - energy(-h)) - energy(2 * h) + energy(-2 * h)) / (12 * h)
     assert engine.forces()[7, 1] == pytest.approx(-slope, rel=1e-5)
 
@@ -101,7 +101,7 @@ def test_trajectories_do_not_depend_on_devices_cut_or_rebuilds(model, ensemble, 
     config = EnsembleConfig(name=ensemble, temperature_kelvin=temperature, timestep_fs=1.0)
     one = Engine(model, salt(), config, devices=1, interval=1, repartition=50)
     many = Engine(
-        model, salt(), config, devices=4, method="grid", skin=skin, interval=interval, repartition=12
+        model, salt(), config, devices=4, cut="grid", skin_angstrom=skin, interval=interval, repartition=12
     )  # fmt: skip
     for _ in range(3):
         one.run(10)
@@ -117,10 +117,10 @@ def test_trajectories_do_not_depend_on_devices_cut_or_rebuilds(model, ensemble, 
 
 
 def test_energy_is_conserved_and_degrees_of_freedom_are_counted(model):
-    fixed = np.zeros(8, bool)
-    fixed[:2] = True
+    atoms = salt()
+    atoms.set_constraint(FixAtoms([0, 1]))
     config = EnsembleConfig(temperature_kelvin=300.0, timestep_fs=0.5)
-    engine = Engine(model, salt(), config, devices=3, method="hilbert", fixed=fixed)
+    engine = Engine(model, atoms, config, devices=3, cut="hilbert")
     start = engine.read()
     assert engine.degrees == 18
     assert start.temperature_kelvin == pytest.approx(300.0)

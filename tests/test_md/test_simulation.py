@@ -1,14 +1,17 @@
 """Runs with files, from ASE and back, and the command."""
 
 import csv
+import dataclasses
 import json
 
 import ase.io
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
+from ase.constraints import FixAtoms, FixBondLength
 from flax import nnx
 
 from janus_jax import bundle
@@ -18,7 +21,9 @@ from janus_jax.models import build, convert
 from janus_jax.models.esen import EsenConfig
 from md.engine import Engine
 from md.ensembles import EnsembleConfig
-from md.simulation import COLUMNS, Simulation
+from md.reading import COLUMNS
+from md.simulation import Simulation
+from md.testing import LennardJones
 
 SMALL = EsenConfig(cutoff_angstrom=3.5, channels=4, hidden_channels=4, edge_channels=4, num_basis=8)
 REFERENCES = ((11, -3.0), (17, -5.0))
@@ -67,22 +72,68 @@ def test_files_hold_the_run_and_the_state_goes_on_from_ase(model, salt, tmp_path
 
 
 def test_a_step_no_skin_can_take_stops_and_names_the_atom(model, salt, tmp_path):
-    salt.set_momenta(np.where(np.arange(8)[:, None] == 3, 200.0, 0.0) * np.ones(3))
-    simulation = Simulation(model, salt, EnsembleConfig(timestep_fs=2.0), folder=tmp_path / "fast")
-    with pytest.raises(DynamicsError, match=r"step 1 of 2 fs .*.atom 3 has [\d.]+ Å a step.* shorter timestep_fs"):
+    salt.set_momenta(np.where(np.arange(8)[:, None] == 3, 15.0, 0.0) * np.ones(3))
+    simulation = Simulation(
+        model, salt, EnsembleConfig(timestep_fs=2.0), folder=tmp_path / "fast", closest_angstrom=0.0
+    )
+    simulation.engine.motion = simulation.engine.with_state(momentum=40 * simulation.engine.motion.state.momentum)
+    with pytest.raises(DynamicsError, match=r"moves an atom by more than half the skin .*shorter timestep_fs"):
         simulation.run(5)
     assert ase.io.read(tmp_path / "fast" / "final.extxyz").info["step"] == 0
+
+
+def test_broken_close_and_hot_states_stop_at_the_last_good_one(tmp_path):
+    near = Atoms("Ar2", [[0, 0, 0], [0, 0, 3.6]], cell=[20, 20, 20], pbc=True)
+    near.set_velocities([[0, 0, 0.2], [0, 0, -0.2]])
+    soft = LennardJones(1e-9, 3.4, cutoff=8.0)
+    config = EnsembleConfig(timestep_fs=1.0, still_center=0)
+    simulation = Simulation(soft, near, config, folder=tmp_path / "close", closest_angstrom=2.0)
+    with pytest.raises(DynamicsError, match=r"atoms \d and \d are 1.9\d+ Å apart, closer than closest_angstrom 2;"):
+        simulation.run(200)
+    final = ase.io.read(tmp_path / "close" / "final.extxyz")
+    assert final.info["step"] == simulation.engine.step > 10
+    assert final.get_distance(0, 1, mic=True) >= 2.0
+    with pytest.raises(DynamicsError, match="hotter than hottest_kelvin 10;"):
+        Engine(soft, near, config, hottest_kelvin=10.0).run(5)
+    broken = LennardJones(np.nan, 3.4, cutoff=8.0)
+    broken_run = Engine(soft, near, config)
+    broken_run.weights = jax.tree.map(lambda leaf: leaf * np.nan, broken_run.weights)
+    broken_run.system = dataclasses.replace(broken_run.system, weights=broken_run.weights)
+    with pytest.raises(DynamicsError, match=r"not finite \(2 atoms: 0, 1\)"):
+        broken_run.run(5)
+    assert np.isfinite(broken_run.positions()).all()
+    with pytest.raises(DynamicsError, match="not finite"):
+        Engine(broken, near, config).run(5)
 
 
 def test_what_cannot_be_run_is_said_before_anything_is_compiled(model, salt):
     with pytest.raises(DynamicsError, match="99 devices; JAX has 8"):
         Engine(model, salt, EnsembleConfig(), devices=99)
-    with pytest.raises(DynamicsError, match="interval 0"):
+    with pytest.raises(ConfigError, match="interval: Input should be greater than 0 .given: 0."):
         Engine(model, salt, EnsembleConfig(), interval=0)
+    with pytest.raises(ConfigError, match="skin: unknown key; allowed: .*skin_angstrom"):
+        Engine(model, salt, EnsembleConfig(), skin=1.0)
     with pytest.raises(UnknownElementError, match="He"):
         Engine(model, Atoms("He", cell=[5, 5, 5], pbc=True), EnsembleConfig())
-    with pytest.raises(ConfigError, match="readings every 0"):
+    with pytest.raises(ConfigError, match="thermo: Input should be greater than 0"):
         Simulation(model, salt, thermo=0)
+    with pytest.raises(DynamicsError, match="npt needs a cell with three periodic axes"):
+        Engine(model, Atoms("Na", cell=[5, 5, 5], pbc=[True, True, False]), EnsembleConfig(name="npt"))
+    lost = salt.copy()
+    lost.positions[3, 1] = np.nan
+    with pytest.raises(DynamicsError, match="atom 3 is nowhere"):
+        Engine(model, lost, EnsembleConfig())
+    held = salt.copy()
+    held.set_constraint(FixBondLength(0, 1))
+    with pytest.raises(DynamicsError, match="FixBondLengths; only FixAtoms"):
+        Engine(model, held, EnsembleConfig())
+    held.set_constraint(FixAtoms(range(8)))
+    with pytest.raises(DynamicsError, match="nothing to move"):
+        Engine(model, held, EnsembleConfig())
+    fast = salt.copy()
+    fast.set_momenta(np.where(np.arange(8)[:, None] == 3, 200.0, 0.0) * np.ones(3))
+    with pytest.raises(DynamicsError, match=r"atom 3 moves [\d.]+ Å in a step of 5 fs, more than half the skin"):
+        Engine(model, fast, EnsembleConfig(timestep_fs=5.0))
 
 
 def test_the_command_runs_a_structure_on_two_devices(model, salt, tmp_path, monkeypatch, capsys):

@@ -1,0 +1,117 @@
+"""What is refused before the first step, and what stops a run: with the step, the atoms and what to do."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from ase import Atoms
+from ase.constraints import FixAtoms
+
+from janus_jax import configuration
+from janus_jax.errors import DynamicsError
+from janus_jax.models.potential import Potential
+from md import programs
+from md.config import EngineConfig
+from md.ensembles import FEMTOSECOND, EnsembleConfig
+
+if TYPE_CHECKING:
+    from md.engine import Engine
+
+
+def options(given: dict[str, Any]) -> EngineConfig:
+    """Options of an engine.
+
+    Raises:
+        ConfigError: an unknown or bad one.
+    """
+    return configuration.validate(EngineConfig, given)
+
+
+def moving(atoms: Atoms) -> np.ndarray:
+    """Which atoms [N] no constraint fixes.
+
+    Raises:
+        DynamicsError: a constraint other than `FixAtoms`.
+    """
+    free = np.ones(len(atoms), bool)
+    for constraint in atoms.constraints:
+        if not isinstance(constraint, FixAtoms):
+            raise DynamicsError(f"the structure has a {type(constraint).__name__}; only FixAtoms is known here")
+        free[constraint.index] = False
+    return free
+
+
+def before(
+    model: Potential, atoms: Atoms, ensemble: EnsembleConfig, settings: EngineConfig, moving: np.ndarray
+) -> None:
+    """What can be known before anything is compiled.
+
+    Raises:
+        DynamicsError: more devices than JAX has or than atoms, no cell for a pressure, nothing that moves, a number
+            that is none, a timestep that the velocities make too long for the skin.
+    """
+    devices = settings.devices
+    if devices > len(jax.devices()):
+        raise DynamicsError(f"{devices} devices; JAX has {len(jax.devices())} here")
+    if jax.process_count() > 1 and devices != len(jax.devices()):
+        raise DynamicsError(f"{devices} devices; with several processes it must be all {len(jax.devices())}")
+    if ensemble.name == "npt" and not (atoms.pbc.all() and atoms.cell.volume > 0):
+        raise DynamicsError(f"npt needs a cell with three periodic axes; this one has pbc {atoms.pbc.tolist()}")
+    if not moving.any():
+        raise DynamicsError("all atoms are fixed; there is nothing to move")
+    if not np.isfinite(atoms.positions).all():
+        raise DynamicsError(f"atom {int(np.argmax(~np.isfinite(atoms.positions).all(1)))} is nowhere: not a number")
+    if atoms.has("momenta") and ensemble.name != "minimize":
+        speeds = np.linalg.norm(atoms.get_velocities(), axis=1) * moving
+        fastest = int(np.argmax(speeds))
+        way = float(speeds[fastest]) * ensemble.timestep_fs * FEMTOSECOND
+        if way > settings.skin_angstrom / 2:
+            raise DynamicsError(
+                f"atom {fastest} moves {way:.3g} Å in a step of {ensemble.timestep_fs:g} fs, more than half the skin "
+                f"of {settings.skin_angstrom:g} Å: use a shorter timestep_fs or a larger skin_angstrom"
+            )
+
+
+def stop(engine: "Engine", why: int) -> None:
+    """End a run at the last good state with what is wrong in the next one.
+
+    Raises:
+        DynamicsError: always.
+    """
+    timestep = engine.ensemble.timestep_fs * FEMTOSECOND
+    forces = np.linalg.norm(engine.forces(), axis=1)
+    mass = engine.by_id(engine.motion.state.mass)
+    speeds = np.linalg.norm(engine.momenta() / mass, axis=1)
+    fastest, pulled = int(np.argmax(speeds)), int(np.argmax(np.nan_to_num(forces, nan=np.inf)))
+    state = (
+        f"in the last good state atom {fastest} goes {speeds[fastest] * timestep:.3g} Å a step and atom {pulled} "
+        f"has a force of {forces[pulled]:.3g} eV/Å"
+    )
+    where = f"step {engine.step + 1} of {engine.ensemble.timestep_fs:g} fs"
+    if why == programs.STALE:
+        raise DynamicsError(
+            f"{where} moves an atom by more than half the skin of {engine.settings.skin_angstrom:g} Å; {state}: use a "
+            "shorter timestep_fs or a larger skin_angstrom, or look whether atoms are too close"
+        )
+    after = engine.programs.attempt(engine.motion, engine.ids, engine.system)
+    if why == programs.BROKEN:
+        finite = np.isfinite(engine.by_id(after.state.force)).all(1) & np.isfinite(
+            engine.by_id(after.state.position)
+        ).all(1)
+        atoms = np.flatnonzero(~finite)
+        shown = ", ".join(map(str, atoms[:10].tolist())) + (", ..." if len(atoms) > 10 else "")
+        raise DynamicsError(
+            f"{where} gives numbers that are not finite ({len(atoms)} atoms: {shown}); {state}. Look at these atoms "
+            "in the last good state, or use a shorter timestep_fs"
+        )
+    length, source, centre = engine.programs.closest(after.state.position, after.cell, engine.system)
+    pair = f"atoms {int(source)} and {int(centre)} are {float(length):.3f} Å apart"
+    if why == programs.CLOSE:
+        raise DynamicsError(
+            f"after {where} {pair}, closer than closest_angstrom {engine.settings.closest_angstrom:g}; {state}. The "
+            "potential is hardly meant for this: look at the start, or use a shorter timestep_fs"
+        )
+    raise DynamicsError(
+        f"after {where} the system is hotter than hottest_kelvin {engine.settings.hottest_kelvin:g}; {pair}; {state}. "
+        "Use a shorter timestep_fs, or look at the start"
+    )

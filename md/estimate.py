@@ -1,0 +1,81 @@
+"""Memory of a run before it is made: the step is compiled for one rank's arrays, and nothing is run."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ase import Atoms
+from flax import nnx
+
+from janus_jax.models.potential import Potential
+from janus_jax.prediction import check_elements
+from md import checks
+from md.config import EngineConfig
+from md.ensembles import EnsembleConfig
+from partition import builder, cut, topology
+from partition.capacity import bucket
+
+MIB = 2**20
+
+
+def memory(model: Potential, atoms: Atoms, ensemble: EnsembleConfig, settings: EngineConfig) -> dict[str, Any]:
+    """Rows, edges and halo of a device, and MiB it needs, from the compiler's own count for this machine.
+
+    The compiled function is the potential on one rank's rows, edges and halo; the lists of neighbours and the state
+    of motion are added as they are stored.
+
+    Raises:
+        DynamicsError: what `md.checks.before` finds, or memory the devices are known not to have.
+    """
+    check_elements(model, atoms.numbers)
+    checks.before(model, atoms, ensemble, settings, checks.moving(atoms))
+    start = cut.atoms(atoms.positions, atoms.cell.array, atoms.pbc)
+    reach = float(model.cutoff) + settings.skin_angstrom
+    made = cut.cut(start, settings.devices, settings.cut, cutoff=reach)
+    rows = bucket(made.rows)
+    pbc = (bool(atoms.pbc[0]), bool(atoms.pbc[1]), bool(atoms.pbc[2]))
+    transport = builder.transport_for(start, made, reach, "ranks")
+    lists = topology.Settings((float(model.cutoff),), settings.skin_angstrom, pbc, transport)
+    room = builder.estimate(start, made, lists, rows)
+    edges = room.local[0] + (room.remote[0] if made.ranks > 1 else 0)
+    halo = sum(room.halo[0]) if made.ranks > 1 else 0
+    temporary = _temporary(model, rows, halo, edges)
+    real = 8 if jax.config.jax_enable_x64 else 4  # type: ignore[attr-defined]
+    weights = sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(model)))
+    stored = weights + rows * (3 * 6 * real + 20) + 2 * edges * (5 * 4 + 1) + halo * 5
+    search = (room.own + room.others) * (3 * real + 16) + rows * room.degree * 24
+    total = (stored + max(temporary, search)) / MIB
+    have = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+    verdict = "; this kind of device does not say what it has." if have is None else f" of {have / MIB:.0f}."
+    if have is not None and total * MIB > have:
+        raise checks.DynamicsError(
+            f"a device would need {total:.0f} MiB and has {have / MIB:.0f}: use more devices, or a smaller model"
+        )
+    return {
+        "atoms": len(atoms), "devices": made.ranks, "cut": made.method, "rows": rows, "edges": edges, "halo": halo,
+        "temporary_mib": max(temporary, search) / MIB, "total_mib": total, "verdict": verdict,
+    }  # fmt: skip
+
+
+def _temporary(model: Potential, rows: int, halo: int, edges: int) -> float:
+    """Bytes that the compiled energy and its gradient need beside their arguments."""
+    from janus_jax.models.potential import structure_energies
+    from janus_jax.stages import blank_graph
+
+    graphdef, weights = nnx.split(model)
+    dtype = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32  # type: ignore[attr-defined]
+    graph = jax.tree.map(
+        lambda a: jax.ShapeDtypeStruct(np.shape(a), np.asarray(a).dtype), blank_graph(dtype, rows, edges)
+    )
+
+    def energy(positions, strain, weights, graph):
+        def exchange(owned):  # as large as the real one
+            return jnp.concatenate([owned, owned[jnp.zeros(halo, jnp.int32)]])
+
+        return structure_energies(nnx.merge(graphdef, weights), graph, positions, strain, exchange)[0]
+
+    strain = jax.ShapeDtypeStruct((1, 3, 3), dtype)
+    compiled = jax.jit(jax.value_and_grad(energy, (0, 1))).lower(graph.positions, strain, weights, graph).compile()
+    analysis = compiled.memory_analysis()
+    return float(analysis.temp_size_in_bytes + analysis.output_size_in_bytes) if analysis else 0.0

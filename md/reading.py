@@ -1,0 +1,55 @@
+"""Observables of a state, and the row of a table they make."""
+
+import csv
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase.units import GPa
+
+AMU_PER_ANGSTROM3 = 1.66053906660
+"""g/cm^3."""
+THERMO = "thermo.csv"
+COLUMNS = (
+    "step", "time_fs", "potential_ev", "kinetic_ev", "total_ev", "conserved_ev", "temperature_kelvin", "pressure_gpa",
+    "volume_angstrom3", "density_g_per_cm3", "closest_angstrom", "largest_force_ev_per_angstrom",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """Observables of a state: eV, K, Å; stress in eV/Å^3 with its kinetic part."""
+
+    step: int
+    potential_ev: float
+    kinetic_ev: float
+    conserved_ev: float
+    temperature_kelvin: float
+    stress: np.ndarray
+    volume: float
+    closest_angstrom: float
+    largest_force: float
+
+    @property
+    def pressure_gpa(self) -> float:
+        """Not a number without a volume."""
+        return -float(np.trace(self.stress)) / 3 / GPa
+
+    def row(self, timestep_fs: float, references_ev: float, mass_amu: float) -> list[Any]:
+        """The values of `COLUMNS`; energies include the reference energies of the atoms."""
+        potential = self.potential_ev + references_ev
+        density = AMU_PER_ANGSTROM3 * mass_amu / self.volume if self.volume else float("nan")
+        return [
+            self.step, self.step * timestep_fs, potential, self.kinetic_ev, potential + self.kinetic_ev,
+            self.conserved_ev + references_ev, self.temperature_kelvin, self.pressure_gpa, self.volume, density,
+            self.closest_angstrom, self.largest_force,
+        ]  # fmt: skip
+
+
+def read_thermo(folder: Path) -> dict[str, np.ndarray]:
+    """Columns of the thermo.csv in a folder."""
+    with (folder / THERMO).open() as file:
+        rows = list(csv.reader(file))[1:]
+    table = np.array(rows, float).reshape(-1, len(COLUMNS))
+    return dict(zip(COLUMNS, table.T, strict=True))

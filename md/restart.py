@@ -1,0 +1,133 @@
+"""Checkpoints of dynamics with Orbax: every shard is written by the process that has it.
+
+What is kept: the state of motion with thermostat and random numbers, who owns which atom, and what the neighbour
+lists were built from (positions and cell of the build, capacities), so that on as many devices the same lists are
+built again and the run goes on bit for bit. On another number of devices atoms get new owners (through the host,
+as at the start of a run), and the run goes on to rounding.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from janus_jax.errors import CheckpointError
+from md.programs import AXIS
+from partition.capacity import Capacity
+from partition.layout import Cut
+from partition.transport import Transport
+
+FORMAT = 1
+FOLDER = "checkpoints"
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """A checkpoint: arrays by name (those of motion as motion/0, motion/1, ... in tree order) and their description."""
+
+    arrays: dict[str, Any]
+    about: dict[str, Any]
+
+    def motion(self) -> list[Any]:
+        """Leaves of the motion; keys of random numbers as numbers."""
+        return [self.arrays[f"motion/{k}"] for k in range(sum(name.startswith("motion/") for name in self.arrays))]
+
+    def positions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Wrapped positions [N, 3] by atom at the last build, and the cell."""
+        ids, rows = (np.asarray(self.arrays[name]) for name in ("ids", "reference"))
+        positions = np.empty((int((ids >= 0).sum()), 3))
+        positions[ids[ids >= 0]] = rows[ids >= 0]
+        return positions, np.asarray(self.arrays["build_cell"], float)
+
+    def cut(self) -> tuple[Cut, int, Capacity, Transport]:
+        """Cut (without its order: who owns what is in the arrays), rows, capacities and exchange of the run."""
+        about = self.about
+        starts = np.linspace(0, about["atoms"], about["ranks"] + 1).astype(np.int64)
+        cut = Cut(about["method"], tuple(about["shape"]), np.arange(about["atoms"]), starts)
+        return cut, about["rows"], *capacity_of(about)
+
+
+def described(capacity: Capacity, transport: Transport) -> dict[str, Any]:
+    return {"capacity": dataclasses.asdict(capacity), "kind": transport.kind, "sources": transport.sources}
+
+
+def capacity_of(about: dict[str, Any]) -> tuple[Capacity, Transport]:
+    """The inverse of `described`, of JSON."""
+
+    def tuples(value):
+        return tuple(map(tuples, value)) if isinstance(value, list | tuple) else value
+
+    capacity = Capacity(**{name: tuples(value) for name, value in about["capacity"].items()})
+    return capacity, Transport(about["kind"], AXIS, about["ranks"], tuples(about["sources"]))
+
+
+class Checkpoints:
+    """The checkpoints below a run's folder: the last two are kept."""
+
+    def __init__(self, folder: Path):
+        self.folder = (folder / FOLDER).absolute()
+        self.manager = ocp.CheckpointManager(self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=2))
+
+    def save(self, step: int, arrays: dict[str, jax.Array], about: dict[str, Any]) -> None:
+        """Start writing; `about` has ranks and rows of the cut."""
+        if step in self.manager.all_steps():
+            return
+        total = about["ranks"] * about["rows"]
+        shapes = {n: [list(a.shape), str(a.dtype), a.ndim > 0 and a.shape[0] == total] for n, a in arrays.items()}
+        contents = ocp.args.Composite(
+            arrays=ocp.args.StandardSave(arrays),  # type: ignore[call-arg]
+            about=ocp.args.JsonSave({"format": FORMAT, "shapes": shapes, **about}),  # type: ignore[call-arg]
+        )
+        self.manager.save(step, args=contents, force=True)
+
+    def load(self, devices: int) -> Saved:
+        """The newest checkpoint that can be read, for so many devices.
+
+        Raises:
+            CheckpointError: there is none, or it is of a newer version.
+        """
+        steps = sorted(self.manager.all_steps())
+        if not steps:
+            raise CheckpointError(self.folder, "holds no checkpoint, so there is nothing to go on from")
+        for step in reversed(steps):
+            try:
+                return self._read(step, devices)
+            except CheckpointError:
+                if step == steps[0] or jax.process_count() > 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _read(self, step: int, devices: int) -> Saved:
+        where = self.folder / str(step)
+        about = self._restore(step, about=ocp.args.JsonRestore())["about"]
+        if about.get("format", FORMAT + 1) > FORMAT:
+            raise CheckpointError(where, f"written by a newer version (format {about.get('format')})")
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), (AXIS,))
+        same = devices == about["ranks"]
+
+        def place(rows: bool) -> NamedSharding:
+            return NamedSharding(mesh, PartitionSpec(AXIS) if rows and same else PartitionSpec())
+
+        like = {
+            name: jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtype), sharding=place(rows))
+            for name, (shape, dtype, rows) in about["shapes"].items()
+        }
+        return Saved(self._restore(step, arrays=ocp.args.StandardRestore(like))["arrays"], about)  # type: ignore[call-arg]
+
+    def _restore(self, step: int, **contents) -> Any:
+        try:
+            return self.manager.restore(step, args=ocp.args.Composite(**contents))
+        except Exception as error:
+            text = str(error).splitlines()[0][:200] if str(error) else ""
+            raise CheckpointError(
+                self.folder / str(step), f"cannot be read ({type(error).__name__}: {text})"
+            ) from error
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self.manager.wait_until_finished()
+        self.manager.close()
