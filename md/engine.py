@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_elements
 from md import checks, integrators, programs, resume
-from md.ensembles import EnsembleConfig
+from md.ensembles import KELVIN, EnsembleConfig
 from md.integrators import Motion
 from md.programs import AXIS, Programs, System
 from md.reading import Reading
@@ -77,19 +77,15 @@ class Engine:
         self.dtype = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32  # type: ignore[attr-defined]
         pbc = (bool(atoms.pbc[0]), bool(atoms.pbc[1]), bool(atoms.pbc[2]))
         reach = float(model.cutoff) + settings.skin_angstrom
-        again = saved is not None and saved.about["ranks"] == settings.devices
-        if saved is None or again:
-            self.start = start = cut.atoms(atoms.positions, atoms.cell.array, atoms.pbc)
-        else:
-            self.start = start = cut.atoms(*saved.positions(), atoms.pbc)
+        again = saved if saved is not None and saved.about["ranks"] == settings.devices else None
+        positions, cell = saved.positions() if saved and not again else (atoms.positions, atoms.cell.array)
+        self.start = start = cut.atoms(positions, cell, atoms.pbc)
         if again:
-            made, self.rows, room, transport = saved.cut()
-            self.cut = made
+            made, self.rows, room, transport = again.cut()
         else:
-            self.cut = made = cut.cut(start, settings.devices, settings.cut, cutoff=reach)
-            self.rows = bucket(made.rows)
-            transport = builder.transport_for(start, made, reach, AXIS)
-        lists = topology.Settings((float(model.cutoff),), settings.skin_angstrom, pbc, transport)
+            made = cut.cut(start, settings.devices, settings.cut, cutoff=reach)
+            self.rows, transport = bucket(made.rows), builder.transport_for(start, made, reach, AXIS)
+        self.cut, lists = made, topology.Settings((float(model.cutoff),), settings.skin_angstrom, pbc, transport)
         if not again:
             room = builder.estimate(start, made, lists, self.rows)
         self.build = builder.Builder(self.mesh, lists, room, made.shape)
@@ -114,7 +110,7 @@ class Engine:
         if saved is None:
             self._begin(atoms, moving, masses)
         elif again:
-            resume.go_on(self, saved)
+            resume.go_on(self, again)
         else:
             resume.go_on_elsewhere(self, saved)
 
@@ -136,11 +132,7 @@ class Engine:
         else:
             momenta = jax.jit(self._momenta)(key, self.ids, masses)
         first = self.programs.evaluate(positions, cell, self.system)
-        motion = self.programs.start(positions, momenta, first, masses, cell, key)
-        self.motion = jax.tree.map(self._placed, motion)
-
-    def _placed(self, leaf: jax.Array) -> jax.Array:
-        return leaf if len(leaf.sharding.device_set) == self.mesh.size else self.replicated(leaf)
+        self.motion = self.programs.start(positions, momenta, first, masses, cell, key)
 
     def _evaluate(self, positions, cell, system):
         return self.programs.evaluate(positions, cell, system)
@@ -162,9 +154,11 @@ class Engine:
 
     def replicated(self, value: Any) -> jax.Array:
         """A small array on all devices."""
-        if isinstance(value, jax.Array):
-            return jax.device_put(value, self._everywhere)
-        return jax.make_array_from_callback(np.shape(value), self._everywhere, lambda index: np.asarray(value)[index])
+        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            numbers = self.replicated(np.asarray(jax.random.key_data(value)))
+            return jax.jit(jax.random.wrap_key_data, out_shardings=self._everywhere)(numbers)
+        value = np.asarray(value)
+        return jax.make_array_from_callback(np.shape(value), self._everywhere, lambda index: value[index])
 
     def prepare(self, positions, cell) -> System:
         """The system with the neighbours of these positions."""
@@ -249,7 +243,7 @@ class Engine:
             potential_ev=float(motion.energy),
             kinetic_ev=kinetic,
             conserved_ev=float(values["conserved"]),
-            temperature_kelvin=2 * kinetic / (self.degrees * integrators.KELVIN) if self.degrees else 0.0,
+            temperature_kelvin=2 * kinetic / (self.degrees * KELVIN) if self.degrees else 0.0,
             stress=stress,
             volume=volume,
             closest_angstrom=float(motion.closest),

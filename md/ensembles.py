@@ -1,5 +1,6 @@
 """What is kept constant, and at which values: temperature and pressure may change along a run."""
 
+import itertools
 from typing import Literal
 
 import jax
@@ -41,9 +42,7 @@ class EnsembleConfig(Section):
     @field_validator("temperature_kelvin", "pressure_gpa")
     @classmethod
     def _ordered(cls, value):
-        if isinstance(value, tuple) and (
-            not value or any(b[0] <= a[0] for a, b in zip(value, value[1:], strict=False))
-        ):
+        if isinstance(value, tuple) and (not value or any(b[0] <= a[0] for a, b in itertools.pairwise(value))):
             raise ValueError("points are [ps, value], at least one, in ascending time")
         return value
 

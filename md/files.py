@@ -70,7 +70,7 @@ class Files:
                 arrays["velocity"] = atoms.get_velocities() * fs
             if "forces" in self.output.fields:
                 arrays["force"] = forces
-            kinetic = atoms.get_kinetic_energy()
+            kinetic = float(atoms.get_kinetic_energy())
             self.h5md.append(step, time_fs, arrays, {"potential_energy": energy, "kinetic_energy": kinetic})
 
     def final(self, atoms: Atoms, energy: float, forces: np.ndarray) -> None:

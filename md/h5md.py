@@ -51,7 +51,7 @@ class H5mdWriter:
             for name, values in arrays.items():
                 where = "particles/atoms/box/edges" if name == "edges" else f"particles/atoms/{name}"
                 _append(file, where, step, time_fs, values, np.float64 if name == "edges" else np.float32)
-                file[where]["value"].attrs["unit"] = UNITS[name]
+                file[f"{where}/value"].attrs["unit"] = UNITS[name]
             for name, value in observables.items():
                 _append(file, f"observables/{name}", step, time_fs, np.asarray(value), np.float64)
 
@@ -59,7 +59,7 @@ class H5mdWriter:
         """Frames in the file."""
         with h5py.File(self.path, "r") as file:
             found = file.get("particles/atoms/position/step")
-            return 0 if found is None else len(found)
+            return len(found) if isinstance(found, h5py.Dataset) else 0
 
     def truncate(self, frames: int) -> None:
         """Drop frames from the `frames`-th on.
@@ -73,7 +73,7 @@ class H5mdWriter:
         def cut(_, item):
             if isinstance(item, h5py.Group) and {"step", "time", "value"} <= set(item):
                 for name in ("step", "time", "value"):
-                    item[name].resize(frames, axis=0)
+                    _dataset(item, name).resize(frames, axis=0)
 
         with h5py.File(self.path, "a") as file:
             file.visititems(cut)
@@ -88,7 +88,13 @@ def _append(file: h5py.File, where: str, step: int, time_fs: float, value: np.nd
         group.create_dataset("step", (0,), np.int64, maxshape=(None,), chunks=(1024,))
         group.create_dataset("time", (0,), np.float64, maxshape=(None,), chunks=(1024,)).attrs["unit"] = "fs"
         group.create_dataset("value", (0, *shape), dtype, maxshape=(None, *shape), chunks=(chunk, *shape))
-    group = file[where]
     for name, entry in (("step", step), ("time", time_fs), ("value", value)):
-        group[name].resize(len(group[name]) + 1, axis=0)
-        group[name][-1] = entry
+        dataset = _dataset(file, f"{where}/{name}")
+        dataset.resize(len(dataset) + 1, axis=0)
+        dataset[-1] = entry
+
+
+def _dataset(group: h5py.Group, name: str) -> h5py.Dataset:
+    found = group[name]
+    assert isinstance(found, h5py.Dataset)
+    return found

@@ -7,6 +7,8 @@ of a step is known from the one before, so a step evaluates the potential once. 
 Source: Martyna, Tobias, Klein 1994; Tuckerman et al., J. Phys. A 39, 5629 (2006).
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -19,7 +21,7 @@ def _chains(ensemble: EnsembleConfig):
 
     def chain(tau_fs: float):
         return simulate.nose_hoover_chain(
-            ensemble.timestep_fs * FEMTOSECOND, **simulate.default_nhc_kwargs(tau_fs * FEMTOSECOND, None)
+            ensemble.timestep_fs * FEMTOSECOND, **simulate.default_nhc_kwargs(tau_fs * FEMTOSECOND, {})
         )
 
     return chain(ensemble.barostat_tau_fs), chain(ensemble.tau_fs)
@@ -37,7 +39,8 @@ def start(ensemble: EnsembleConfig, positions, momenta, forces, masses, cell, de
     barostat, thermostat = _chains(ensemble)
     zero = jnp.zeros((), positions.dtype)
     kinetic = 0.5 * (momenta * (momenta / masses)).sum()
-    return simulate.NPTNoseHooverState(
+    state: Any = simulate.NPTNoseHooverState
+    return state(
         position=positions,
         momentum=momenta,
         force=forces,
@@ -48,7 +51,7 @@ def start(ensemble: EnsembleConfig, positions, momenta, forces, masses, cell, de
         box_mass=zero + _mass(ensemble, degrees, kT),
         barostat=barostat.initialize(1, zero, kT),
         thermostat=thermostat.initialize(degrees, kinetic, kT),
-    )  # type: ignore[call-arg]
+    )
 
 
 def step(ensemble: EnsembleConfig, degrees: int, state, virial, force, seen: list, kT, pressure):

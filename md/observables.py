@@ -87,10 +87,7 @@ class Sampler:
         engine = self.engine
         motion = engine.motion
         positions, cell = motion.state.position, motion.cell
-        if self.build is None:
-            built = engine.system.topology
-        else:
-            built = self.build(positions, engine.ids, np.asarray(cell))
+        built = engine.system.topology if self.build is None else self.build(positions, engine.ids, np.asarray(cell))
         volume = abs(np.linalg.det(np.asarray(cell, float)))
         if volume and all(engine.build.settings.pbc):
             self.pairs += gathered(self._count(positions, cell, built, engine.numbers)).sum(0, dtype=np.int64)

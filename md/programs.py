@@ -12,6 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 from janus_jax.models.potential import Potential
 from janus_jax.typing import pytree
 from md import integrators
+from md.ensembles import KELVIN
 from md.integrators import Integrator, Motion
 from md.potential import Evaluation, apart, evaluate_rank, merged
 from partition import builder, distributed, topology
@@ -71,7 +72,7 @@ class Programs:
         self._move = jax.jit(self._sharded((ranks, ranks, all_), (ranks, ranks, all_))(self._new_owners))
         if integrator is not None:
             self.integrator, self.limits = integrator, limits
-            self.start = _standard(integrator.start)
+            self.start = jax.jit(_standard(integrator.start))
             self.epoch = jax.jit(_standard(self._epoch))
             self.read = jax.jit(self._read)
             self.attempt = jax.jit(_standard(integrator.step))
@@ -133,7 +134,7 @@ class Programs:
         finite = (
             jnp.isfinite(state.force).all() & jnp.isfinite(state.position).all() & jnp.isfinite(motion.virial).all()
         )
-        hot = integrators.kinetic_energy(state) > 0.5 * self.integrator.degrees * integrators.KELVIN * hottest
+        hot = integrators.kinetic_energy(state) > 0.5 * self.integrator.degrees * KELVIN * hottest
         why = jnp.int32(GOOD)
         if self.integrator.ensemble.name == "minimize":
             largest = (state.force**2).sum(1).max()

@@ -58,7 +58,7 @@ def described(capacity: Capacity, transport: Transport) -> dict[str, Any]:
 def capacity_of(about: dict[str, Any]) -> tuple[Capacity, Transport]:
     """The inverse of `described`, of JSON."""
 
-    def tuples(value):
+    def tuples(value: Any) -> Any:
         return tuple(map(tuples, value)) if isinstance(value, list | tuple) else value
 
     capacity = Capacity(**{name: tuples(value) for name, value in about["capacity"].items()})

@@ -57,7 +57,7 @@ def go_on_elsewhere(engine: "Engine", saved: Saved) -> None:
     _known(engine, saved)
     old = np.asarray(saved.arrays["ids"])
 
-    def moved(array, fill=0):
+    def moved(array, fill: Any = 0):
         return engine.scatter(rows_by_id(old, np.asarray(array)), fill)
 
     engine.turns, engine.origin = moved(saved.arrays["turns"]), moved(saved.arrays["origin"])

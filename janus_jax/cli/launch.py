@@ -1,4 +1,4 @@
-"""`janus-jax launch -n 2 -- train CONFIG ...`: the command in several local processes."""
+"""`janus-jax launch -n 2 -- train CONFIG ...`, or `md`: the command in several local processes."""
 
 import argparse
 import sys
@@ -10,9 +10,9 @@ def run(arguments: argparse.Namespace) -> None:
     from janus_jax.runtime.launch import launch
 
     words = [word for word in arguments.words if word != "--"]
-    if not words or words[0] != "train":
+    if not words or words[0] not in ("train", "md"):
         given = " ".join(words) or "nothing"
-        raise ConfigError(f"launch runs train, as in: janus-jax launch -n 2 -- train CONFIG; got {given}.")
+        raise ConfigError(f"launch runs train and md, as in: janus-jax launch -n 2 -- train CONFIG; got {given}.")
     if arguments.processes < 1:
         raise ConfigError(f"-n {arguments.processes}: at least one process is needed.")
     status = launch(arguments.processes, words)

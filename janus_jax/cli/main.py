@@ -160,7 +160,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     sub.add_argument("--resume", metavar="RUN", help="go on with the run in this folder, --steps further or to its end")
     sub.add_argument("--dry-run", action="store_true", help="check everything and estimate memory; run nothing")
-    short = (
+    short: tuple[tuple[str, str, Any, str], ...] = (
         ("model", "model", None, "model file or run folder"),
         ("ensemble", "ensemble.name", None, "nve, nvt, langevin, npt or minimize (default: nve)"),
         (
@@ -182,8 +182,8 @@ def parser() -> argparse.ArgumentParser:
         ("frame", "frame", int, "which of a trajectory in FILE (default: 0)"),
         ("output", "folder", None, "folder (default: runs/md-NAME)"),
     )
-    for name, key, kind, text in short:
-        sub.add_argument(f"--{name}", type=kind, help=text)
+    for name, _key, kind, text in short:
+        sub.add_argument(f"--{name}", type=kind or str, help=text)
     sub.set_defaults(keys={name: key for name, key, _, _ in short})
 
     sub = command("partition", "how a structure is cut among ranks, and what they would exchange")

@@ -163,8 +163,8 @@ def show(figures: dict[str, Any]) -> None:
         print(
             f"{figures['atoms']} atoms on {figures['devices']} devices ({figures['cut']} cut): {figures['rows']} rows, "
             f"{figures['edges']} edges and {figures['halo']} halo rows each.\n"
-            f"Memory of a device: {figures['total_mib']:.0f} MiB ({figures['temporary_mib']:.0f} of them while a step is "
-            f"computed){figures['verdict']}"
+            f"Memory of a device: {figures['total_mib']:.0f} MiB ({figures['temporary_mib']:.0f} of them in a "
+            f"step){figures['verdict']}"
         )
         return
     if figures.get("stopped"):
@@ -175,7 +175,8 @@ def show(figures: dict[str, Any]) -> None:
     print(
         f"{figures['steps']} steps of {figures['atoms']} atoms on {figures['devices']} devices ({figures['cut']} cut): "
         f"{figures['steps_per_s']:.3g} steps/s, {figures['ns_per_day']:.3g} ns/day.\n"
-        f"Temperature {figures['temperature_kelvin']:.1f} K, on average {figures['mean_temperature_kelvin']:.1f} K{moved}.\n"
+        f"Temperature {figures['temperature_kelvin']:.1f} K, "
+        f"on average {figures['mean_temperature_kelvin']:.1f} K{moved}.\n"
         f"Lists kept in {100 * figures['lists_reused']:.1f} % of the steps; searches: {rebuilds}. "
         f"Compiled: {'; '.join(figures['compiled'])}.\n"
         f"Files are in {figures['folder']}: thermo.csv, trajectory, final.extxyz, report.html"

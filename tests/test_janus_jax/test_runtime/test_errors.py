@@ -70,7 +70,7 @@ def test_tuning_needs_a_pipeline(tiny, tmp_path, capsys):
 
 def test_launch_wants_a_command(capsys):
     assert main(["launch", "-n", "2"]) == 2
-    assert "launch runs train" in capsys.readouterr().err
+    assert "launch runs train and md" in capsys.readouterr().err
     assert main(["launch", "-n", "0", "--", "train"]) == 2
     assert "at least one process" in capsys.readouterr().err
 

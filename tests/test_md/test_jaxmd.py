@@ -1,0 +1,105 @@
+"""Scripts with jax-md's own integrators: one device and several, lists that follow, stress by perturbation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ase import units
+from ase.build import bulk
+
+import md
+from janus_jax.data.neighbors import from_atoms
+from janus_jax.errors import DynamicsError, UnknownElementError
+from janus_jax.models.potential import energy_forces_stress
+from md.engine import Engine
+from md.ensembles import EnsembleConfig
+from md.testing import ARGON, LennardJones
+
+MODEL = LennardJones(**ARGON, cutoff=6.5)
+
+
+@pytest.fixture
+def argon():
+    atoms = bulk("Ar", "fcc", a=5.3, cubic=True) * (3, 3, 3)
+    atoms.rattle(0.05, seed=3)
+    return atoms
+
+
+def script(atoms, devices: int, steps: int):
+    """What a user writes: nothing here is ours but three lines."""
+    from jax_md import quantity, simulate, space
+
+    box = jnp.asarray(atoms.cell.array.T)
+    _, shift = space.periodic_general(box, fractional_coordinates=False)
+    R, masses, momenta = jnp.asarray(atoms.positions), jnp.asarray(atoms.get_masses()), jnp.asarray(atoms.get_momenta())
+    neighbors = md.neighbor_fn(MODEL, box, devices=devices, dr_threshold=0.3)
+    energy = md.energy_fn(MODEL, box, atoms.numbers, devices=devices)
+    R, masses, momenta = neighbors.scatter(R, masses, momenta)
+    nbrs = neighbors.allocate(R)
+    init, apply = simulate.nve(energy, shift, 2.0 * units.fs)
+    state = init(jax.random.key(0), R, 0.0, mass=masses, momenta=momenta, neighbor=nbrs)
+
+    def step(_, carry):
+        state, nbrs = carry
+        nbrs = nbrs.update(state.position)
+        return apply(state, neighbor=nbrs), nbrs
+
+    state, nbrs = jax.lax.fori_loop(0, steps, step, (state, nbrs))
+    assert not nbrs.did_buffer_overflow
+    pressure = jax.jit(lambda R: quantity.pressure(energy, R, box, neighbor=nbrs))(state.position)
+    return neighbors.gather(state.position), neighbors.gather(state.force), pressure, nbrs, R
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_a_script_of_jax_md_gives_the_engine_s_trajectory(argon, devices):
+    argon.set_momenta(np.random.default_rng(0).normal(0, 1.5, (len(argon), 3)))  # hot enough to need new lists
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        positions, forces, pressure, nbrs, start = script(argon, devices, 60)
+    engine = Engine(MODEL, argon, EnsembleConfig(timestep_fs=2.0, still_center=0), skin_angstrom=0.8)
+    engine.run(60)
+    apart = (positions - engine.positions()) / argon.cell.lengths()  # jax-md's shift wraps
+    np.testing.assert_allclose(apart, np.round(apart), atol=2e-7)  # and its steps are in 32 bits
+    np.testing.assert_allclose(forces, engine.forces(), atol=2e-6)
+    assert np.abs(np.asarray(nbrs.reference_position - start)).max() > 0.3  # built again on the way
+    virial = -float(pressure) * argon.cell.volume * 3
+    assert virial == pytest.approx(np.trace(np.asarray(engine.motion.virial)), rel=1e-5)
+
+
+def test_energies_of_strained_boxes_have_the_stress_as_derivative(argon):
+    box = jnp.asarray(argon.cell.array.T)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        neighbors, energy = md.neighbor_fn(MODEL, box), md.energy_fn(MODEL, box, argon.numbers)
+        R = jnp.asarray(argon.positions)
+        nbrs = neighbors.allocate(R)
+        expected = energy_forces_stress(MODEL, from_atoms(argon, MODEL.cutoff))
+        assert float(energy(R, nbrs)) == pytest.approx(float(expected.energy[0]), rel=1e-12)
+        virial = jax.grad(lambda eps: energy(R, nbrs, perturbation=jnp.eye(3) + eps))(jnp.zeros((3, 3)))
+        np.testing.assert_allclose(virial, expected.virial[0], atol=1e-12)
+        grown = 1.01
+        bigger = argon.copy()
+        bigger.set_cell(grown * argon.cell.array, scale_atoms=True)
+        there = energy_forces_stress(MODEL, from_atoms(bigger, MODEL.cutoff)).energy[0]
+        nbrs = nbrs.update(grown * R, box=grown * box)
+        assert float(energy(grown * R, nbrs, box=grown * box)) == pytest.approx(float(there), rel=1e-12)
+
+
+def test_lists_that_no_longer_fit_say_so(argon):
+    box = jnp.asarray(argon.cell.array.T)
+    neighbors = md.neighbor_fn(MODEL, box)
+    nbrs = neighbors.allocate(jnp.asarray(argon.positions))
+    together = jnp.asarray(0.4 * argon.positions)
+    assert nbrs.update(together).did_buffer_overflow
+    assert not neighbors.allocate(together).update(together).did_buffer_overflow
+    assert nbrs.update(0.7 * jnp.asarray(argon.positions), box=0.7 * box).did_buffer_overflow
+
+
+def test_what_cannot_be_laid_out_is_said(argon):
+    box = argon.cell.lengths()
+    with pytest.raises(DynamicsError, match="108 atoms on 5 devices: .* divides the atoms"):
+        md.neighbor_fn(MODEL, box, devices=5).scatter(argon.positions)
+    with pytest.raises(DynamicsError, match="first lay out the atoms"):
+        md.neighbor_fn(MODEL, box, devices=4).allocate(jnp.asarray(argon.positions))
+    with pytest.raises(DynamicsError, match="9 devices; JAX has 8"):
+        md.neighbor_fn(MODEL, box, devices=9)
+    with pytest.raises(UnknownElementError):
+        md.energy_fn(MODEL, box, [0] * len(argon))
