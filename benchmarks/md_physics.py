@@ -58,10 +58,10 @@ def drift(model) -> dict:
             if name == "float32" and mode == "no skin":
                 continue
             run = Simulation(convert.cast(model, dtype), start, EnsembleConfig(timestep_fs=0.5), **options)
-            run.run(20_000)
+            run.run(10_000)
             total = np.array([r.conserved_ev for r in run.readings]) / len(start) * 1000
             found[f"{name}, {mode}"] = {
-                "drift_meV_per_atom_per_ps": run.drift(), "std_meV_per_atom": float(total.std()), "picoseconds": 10.0,
+                "drift_meV_per_atom_per_ps": run.drift(), "std_meV_per_atom": float(total.std()), "picoseconds": 5.0,
                 "mean_temperature_kelvin": run.figures()["mean_temperature_kelvin"],
                 "steps_per_s": run.figures()["steps_per_s"], "rebuilds": run.figures()["rebuilds"],
             }  # fmt: skip

@@ -174,11 +174,8 @@ def search() -> dict:
     @jax.jit
     def device(owned, others):
         shared = (turns, jnp.ones(1, bool), jnp.asarray(system.cell), jnp.array([CUTOFF]), CUTOFF + 1e-5)
-        caps = (count + 64, 90, 1200, 130)
-        local = device_search(owned, mask, owned, mask, *shared, capacity=caps, same=True, lengths=lengths["local"])
-        caps = (len(near) + 64, 90, 1200, 130)
-        other = device_search(owned, mask, others, near, *shared, capacity=caps, same=False, lengths=lengths["remote"])
-        return local, other
+        caps = (len(points) + 64, 120, 1600, 130)
+        return device_search(owned, mask, others, near, *shared, capacity=caps, **lengths)
 
     arrays = (jnp.asarray(owned), jnp.asarray(points[count:]))
     programs = {

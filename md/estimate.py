@@ -44,7 +44,7 @@ def memory(model: Potential, atoms: Atoms, ensemble: EnsembleConfig, settings: E
     real = 8 if jax.config.jax_enable_x64 else 4  # type: ignore[attr-defined]
     weights = sum(leaf.nbytes for leaf in jax.tree.leaves(nnx.state(model)))
     stored = weights + rows * (3 * 6 * real + 20) + 2 * edges * (5 * 4 + 1) + halo * 5
-    search = (room.own + room.others) * (3 * real + 16) + rows * room.degree * 24
+    search = room.near * (3 * real + 16) + rows * room.degree * 24
     total = (stored + max(temporary, search)) / MIB
     have = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
     verdict = "; this kind of device does not say what it has." if have is None else f" of {have / MIB:.0f}."

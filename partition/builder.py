@@ -87,8 +87,7 @@ def estimate(system: Atoms, cut: Cut, settings: Settings, rows: int) -> Capacity
     return Capacity(
         sent=sent,
         images=bucket(len(turns)),
-        own=room(rows + (shell if ranks < 8 else shell / 3), 1.2),
-        others=room(shell, 1.3) if ranks > 1 else 8,
+        near=room(rows + shell, 1.3),
         blocks=room(density * (2 * reach + 2.2 * chunk) ** 3 / 32),
         chunk=room(density * (2 * reach + chunk) ** 3),
         degree=room(max(edges)),

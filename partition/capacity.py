@@ -31,17 +31,16 @@ class Capacity:
     Attributes:
         sent: atoms sent to each slot before the search.
         images: periodic images looked at.
-        own, others: images of own and of received atoms near the rank's box.
+        near: images of own and of received atoms near the rank's box.
         blocks, chunk: blocks of candidates, and candidates, near one chunk of queries.
-        degree: edges of one atom, to own and to received atoms each.
+        degree: edges of one atom.
         local, remote: edges to own and to received atoms, for each cutoff.
         halo: atoms received through each slot, for each cutoff.
     """
 
     sent: tuple[int, ...]
     images: int
-    own: int
-    others: int
+    near: int
     blocks: int
     chunk: int
     degree: int
@@ -62,8 +61,7 @@ class Need:
 
     sent: Leaf
     images: Leaf
-    own: Leaf
-    others: Leaf
+    near: Leaf
     blocks: Leaf
     chunk: Leaf
     degree: Leaf

@@ -60,23 +60,26 @@ def chunked(points, mask, target: int):
 
 
 def search(
-    queries, query_mask, points, point_mask, images, image_mask, cell, cutoff, reach, *, capacity, same, lengths
+    queries, query_mask, others, other_mask, images, image_mask, cell, cutoff, reach, *, capacity, local, remote
 ):
-    """Edges from images of points to queries.
+    """Edges to queries from images of queries and of others.
 
     Args:
         queries, query_mask: [n, 3], [n]: the rank's own atoms, wrapped.
-        points, point_mask: [m, 3], [m]: own or received atoms, wrapped.
+        others, other_mask: [m, 3], [m]: received atoms, wrapped.
         images, image_mask: [I, 3] int32, [I].
         cell: [3, 3]; cutoff: Å (with the skin); reach: cutoff and `cell.slack`, for bounds.
         capacity: (candidates, blocks, chunk, degree).
-        same: whether points are the queries, so that (i, i, 0) is left out.
-        lengths: how many edges are kept; one list for each length and for each `cutoff` [lengths].
+        local, remote: how many edges from queries and from others are kept; one list for each length and for each
+            `cutoff` [lengths].
 
     Returns:
-        (edges of each cutoff, needs): needs are candidates, blocks, chunk, degree (int32) and edges [lengths].
+        (local edges of each cutoff, remote ones, needs): `src` counts queries, or others; needs are candidates,
+        blocks, chunk, degree (int32), local and remote edges [lengths].
     """
     candidates_cap, blocks_cap, chunk_cap, degree_cap = capacity
+    count = len(queries)
+    points, point_mask = jnp.concatenate([queries, others]), jnp.concatenate([query_mask, other_mask])
     inverse = jnp.linalg.inv(cell)
     height = heights(cell)
     box = boxes.around(boxes.points(queries, inverse), query_mask)
@@ -105,8 +108,7 @@ def search(
         vectors = (points[j][None] - queries[rows][:, None]) + shift[s][None]
         distance = squared(vectors)
         pair = (distance < widest * widest) & (rows >= 0)[:, None] & (column >= 0)[None]
-        if same:
-            pair &= (j[None] != rows[:, None]) | (images[s] != 0).any(-1)[None]
+        pair &= (j[None] != rows[:, None]) | (images[s] != 0).any(-1)[None]
         at = jnp.where(pair, jnp.cumsum(pair, 1, dtype=jnp.int32) - 1, degree_cap)
         line = jnp.broadcast_to(jnp.arange(len(rows), dtype=jnp.int32)[:, None], at.shape)
         values = jnp.broadcast_to(column[None], at.shape)
@@ -114,26 +116,40 @@ def search(
         return table, pair.sum(1, dtype=jnp.int32), blocks_need, chunk_need
 
     tables, degrees, blocks_need, chunk_need = jax.lax.map(one, (chunks, chunk_boxes))
-    order = jnp.where(chunks >= 0, chunks, len(queries)).reshape(-1)
-    table = jnp.full((len(queries), degree_cap), -1, jnp.int32)
+    order = jnp.where(chunks >= 0, chunks, count).reshape(-1)
+    table = jnp.full((count, degree_cap), -1, jnp.int32)
     table = table.at[order].set(tables.reshape(-1, degree_cap), mode="drop")
-    lists, needs = [], []
-    i = jnp.arange(len(queries), dtype=jnp.int32)[:, None]
+    i = jnp.arange(count, dtype=jnp.int32)[:, None]
     j, s = point[table], image[table]
     distance = squared((points[j] - queries[i]) + shift[s])
-    for k, length in enumerate(lengths):
-        inside = (table >= 0) & (distance < cutoff[k] * cutoff[k])
-        at, need = compact(inside.reshape(-1), length)
+
+    def edges(pairs, first: int, length: int) -> tuple[Edges, jax.Array]:
+        at, need = compact(pairs.reshape(-1), length)
         mask = at >= 0
-        last = len(queries) - 1
-        lists.append(
-            Edges(
-                jnp.where(mask, j.reshape(-1)[at], 0),
-                jnp.where(mask, at // degree_cap, last).astype(jnp.int32),
-                jnp.where(mask[:, None], images[s.reshape(-1)[at]], 0),
-                mask,
-            )
+        kept = Edges(
+            jnp.where(mask, j.reshape(-1)[at] - first, 0),
+            jnp.where(mask, at // degree_cap, count - 1).astype(jnp.int32),
+            jnp.where(mask[:, None], images[s.reshape(-1)[at]], 0),
+            mask,
         )
-        needs.append(need)
-    found = (candidates_need, blocks_need.max(), chunk_need.max(), degrees.max(), jnp.stack(needs))
-    return lists, found
+        return kept, need
+
+    lists: tuple[list[Edges], list[Edges]] = ([], [])
+    needs: tuple[list[jax.Array], list[jax.Array]] = ([], [])
+    for k, lengths in enumerate(zip(local, remote, strict=True)):
+        inside = (table >= 0) & (distance < cutoff[k] * cutoff[k])
+        for part, (mine, first) in enumerate(((j < count, 0), (j >= count, count))):
+            if part and not len(others):
+                kept, need = no_edges(lengths[part], count), jnp.int32(0)
+            else:
+                kept, need = edges(inside & mine, first, lengths[part])
+            lists[part].append(kept)
+            needs[part].append(need)
+    found = (candidates_need, blocks_need.max(), chunk_need.max(), degrees.max(), *map(jnp.stack, needs))
+    return *lists, found
+
+
+def no_edges(length: int, owned: int) -> Edges:
+    """Padding alone."""
+    zeros = jnp.zeros(length, jnp.int32)
+    return Edges(zeros, zeros + owned - 1, jnp.zeros((length, 3), jnp.int32), zeros > 0)

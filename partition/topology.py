@@ -84,15 +84,11 @@ def build(positions, ids, cell, images, image_mask, settings: Settings, capacity
     sent, others, other_mask, sent_need, outside = _candidates(
         wrapped, mask, cell, images, image_mask, reach, transport, capacity
     )
-    near = (images, image_mask, cell, cutoffs, reach)
-    inner = {"capacity": (capacity.own, capacity.blocks, capacity.chunk, capacity.degree), "lengths": capacity.local}
-    outer = {"capacity": (capacity.others, *inner["capacity"][1:]), "lengths": capacity.remote}
-    local, found = search(wrapped, mask, wrapped, mask, *near, same=True, **inner)
-    if len(others):
-        remote, found_remote = search(wrapped, mask, others, other_mask, *near, same=False, **outer)
-    else:
-        remote = [_no_edges(length, len(ids)) for length in capacity.remote]
-        found_remote = jax.tree.map(jnp.zeros_like, found)
+    local, remote, found = search(
+        wrapped, mask, others, other_mask, images, image_mask, cell, cutoffs, reach,
+        capacity=(capacity.near, capacity.blocks, capacity.chunk, capacity.degree),
+        local=capacity.local, remote=capacity.remote,
+    )  # fmt: skip
 
     plans, halo_needs = [], []
     for k in range(len(settings.cutoffs)):
@@ -102,13 +98,12 @@ def build(positions, ids, cell, images, image_mask, settings: Settings, capacity
     need = Need(
         sent=sent_need,
         images=jnp.int32(len(images)),
-        own=found[0],
-        others=found_remote[0],
-        blocks=jnp.maximum(found[1], found_remote[1]),
-        chunk=jnp.maximum(found[2], found_remote[2]),
-        degree=jnp.maximum(found[3], found_remote[3]),
+        near=found[0],
+        blocks=found[1],
+        chunk=found[2],
+        degree=found[3],
         local=found[4],
-        remote=found_remote[4],
+        remote=found[5],
         halo=jnp.stack(halo_needs),
         outside=jnp.zeros((), jnp.int32),
         far=((turns >= 2**30) | (turns <= -(2**30)) | ~jnp.isfinite(wrapped)).any().astype(jnp.int32),
@@ -116,11 +111,6 @@ def build(positions, ids, cell, images, image_mask, settings: Settings, capacity
     need = jax.tree.map(lambda count: jax.lax.pmax(count, axis), need)
     need = dataclasses.replace(need, outside=jax.lax.all_gather(outside, axis))
     return Topology(ids, wrapped, cell, tuple(plans), settings), need
-
-
-def _no_edges(length: int, owned: int) -> Edges:
-    zeros = jnp.zeros(length, jnp.int32)
-    return Edges(zeros, zeros + owned - 1, jnp.zeros((length, 3), jnp.int32), zeros > 0)
 
 
 def _candidates(wrapped, mask, cell, images, image_mask, reach, transport, capacity):

@@ -96,8 +96,7 @@ class Sharded:
         return Capacity(
             sent=sent,
             images=self.images or (8, 8, 64, 192)[sum(self.pbc)],
-            own=near,
-            others=8 if alone else near,
+            near=near if alone else 2 * near,
             blocks=near // 16,
             chunk=near,
             degree=160,

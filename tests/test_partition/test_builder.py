@@ -30,10 +30,10 @@ from tests.test_partition.conftest import (
 RANKS, ATOMS, CUTOFF = 4, 32, 3.0
 CELL = np.array([[16.0, 0.0, 0.0], [0.5, 8.0, 0.0], [0.0, -0.4, 8.0]])
 TINY = Capacity(
-    sent=(), images=8, own=8, others=8, blocks=8, chunk=8, degree=8, local=(8,), remote=(8,), halo=((),)
+    sent=(), images=8, near=8, blocks=8, chunk=8, degree=8, local=(8,), remote=(8,), halo=((),)
 )  # fmt: skip
 ENOUGH = dataclasses.replace(
-    TINY, images=32, own=320, others=320, blocks=32, chunk=320, degree=64, local=(512,), remote=(512,)
+    TINY, images=32, near=640, blocks=32, chunk=320, degree=64, local=(512,), remote=(512,)
 )
 
 
@@ -85,7 +85,7 @@ def test_what_is_too_small_grows_by_name_to_the_right_result():
     assert_right(builder, example(0), "grid")
     reasons = grown(builder)
     assert reasons[0] == "capacity: periodic images"
-    for name, small in {"sent": 2, "own": 8, "others": 8, "chunk": 8, "degree": 8, "local": 8, "halo": 2}.items():
+    for name, small in {"sent": 2, "near": 8, "chunk": 8, "degree": 8, "local": 8, "halo": 2}.items():
         assert f"{name} {small} -> " in " ".join(reasons)
     assert builder.compiled.count(f"build with {ATOMS // RANKS} rows") == len(reasons)
     before = list(builder.compiled)
@@ -135,7 +135,7 @@ def need_of(capacity: Capacity, **more) -> Need:
 
 
 FULL = Capacity(
-    sent=(16, 24), images=32, own=64, others=72, blocks=8, chunk=96, degree=40,
+    sent=(16, 24), images=32, near=136, blocks=8, chunk=96, degree=40,
     local=(128, 64), remote=(80, 40), halo=((16, 24), (8, 16)),
 )  # fmt: skip
 
@@ -167,7 +167,7 @@ def test_builds_that_do_not_fit_say_so_and_are_refused():
     placed, cell = arrange(positions, made, short.rows), short.placed(np.eye(3) * 6)
     (fits, _), _ = short.program(*placed, *cell)
     total = int(np.asarray(fits.plans[0].local.mask).sum())
-    for changes in ({"local": (total - 1, 3072)}, {"degree": 8, "own": 64}):
+    for changes in ({"local": (total - 1, 3072)}, {"degree": 8, "near": 64}):
         capacity = dataclasses.replace(short.capacity, **changes)
 
         def run(*arrays, capacity=capacity):
