@@ -1,5 +1,6 @@
 """Memory of a run before it is made: the step is compiled for one rank's arrays, and nothing is run."""
 
+import os
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from ase import Atoms
 from flax import nnx
 
+from janus_jax.errors import DynamicsError
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_elements
 from md import checks
@@ -46,16 +48,21 @@ def memory(model: Potential, atoms: Atoms, ensemble: EnsembleConfig, settings: E
     stored = weights + rows * (3 * 6 * real + 20) + 2 * edges * (5 * 4 + 1) + halo * 5
     search = room.near * (3 * real + 16) + rows * room.degree * 24
     total = (stored + max(temporary, search)) / MIB
-    have = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
-    verdict = "; this kind of device does not say what it has." if have is None else f" of {have / MIB:.0f}."
-    if have is not None and total * MIB > have:
-        raise checks.DynamicsError(
-            f"a device would need {total:.0f} MiB and has {have / MIB:.0f}: use more devices, or a smaller model"
+    have = available(made.ranks) / MIB
+    if total > have:
+        raise DynamicsError(
+            f"a device would need {total:.0f} MiB and has {have:.0f}: use more devices, a smaller model or system"
         )
     return {
         "atoms": len(atoms), "devices": made.ranks, "cut": made.method, "rows": rows, "edges": edges, "halo": halo,
-        "temporary_mib": max(temporary, search) / MIB, "total_mib": total, "verdict": verdict,
+        "temporary_mib": max(temporary, search) / MIB, "total_mib": total, "available_mib": have,
     }  # fmt: skip
+
+
+def available(devices: int) -> float:
+    """Bytes a device has; of virtual devices of a CPU, an equal part of the machine's memory."""
+    known = (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+    return known or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / devices
 
 
 def _temporary(model: Potential, rows: int, halo: int, edges: int) -> float:

@@ -102,7 +102,7 @@ def _samples(data: dict[str, np.ndarray], figures: dict[str, Any]) -> dict[str, 
     names = [chemical_symbols[kind] for kind in data["kinds"]]
     sections = {}
     if data["frames"] > 0:
-        figure, (axis,) = plotting.figure(1, width=7)
+        figure, (axis,) = plotting.figure(1, width=7.0)
         for a, b in itertools.combinations_with_replacement(range(len(names)), 2):
             axis.plot(data["r"], data["g"][a, b], label=f"{names[a]}-{names[b]}")
         axis.set(xlabel="distance, Å", ylabel="g", title=f"{int(data['frames'])} samples")
@@ -110,7 +110,7 @@ def _samples(data: dict[str, np.ndarray], figures: dict[str, Any]) -> dict[str, 
         sections["Pair distributions"] = plotting.to_html(figure, "pair distributions")
     moved = data["displacements"]
     if len(moved) > 1:
-        figure, (axis,) = plotting.figure(1, width=7)
+        figure, (axis,) = plotting.figure(1, width=7.0)
         for k, name in enumerate(names):
             axis.plot(moved[:, 0], moved[:, 1 + k], label=name)
         axis.set(xlabel="time, ps", ylabel="mean square displacement, Å²")

@@ -74,7 +74,7 @@ class Simulation:
         self.start, self.readings = atoms.copy(), []
         table = dict(model.references)
         self.references = math.fsum(table.get(int(number), 0.0) for number in atoms.numbers)
-        self.seconds, self.timed = 0.0, 0  # without the first steps, which compile
+        self.seconds, self.timed, self._warm = 0.0, 0, False  # without the first steps, which compile
         self.converged = False
         self.sampler = Sampler(engine, atoms.numbers, self.output.rdf_angstrom, self.output.rdf_bins)
         self._files = None
@@ -114,9 +114,10 @@ class Simulation:
             while engine.step < end and why is None:
                 first, began = engine.step, time.perf_counter()
                 self.converged = engine.run(min(end, self._next(first)) - first)
-                if first:
+                if self._warm:
                     self.seconds += time.perf_counter() - began
                     self.timed += engine.step - first
+                self._warm = True
                 self._write(progress)
                 why = "converged" if self.converged else multihost.text_of_primary(stop() or "") or None
         finally:

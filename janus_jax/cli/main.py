@@ -85,9 +85,12 @@ def parser() -> argparse.ArgumentParser:
     files: dict[str, Any] = {"nargs": "*", "metavar": "CONFIG | key=value"}
     sub = command("template", "a commented configuration with every key", actions, "config")
     sub.add_argument("arguments", **files, help="values to put in")
+    sub.add_argument("--md", action="store_true", help="of dynamics")
     sub = command("validate", "check a configuration and show it resolved", actions, "config")
     sub.add_argument("arguments", **files, help="file and overrides")
-    command("schema", "JSON schema, for editors", actions, "config")
+    sub.add_argument("--md", action="store_true", help="of dynamics")
+    sub = command("schema", "JSON schema, for editors", actions, "config")
+    sub.add_argument("--md", action="store_true", help="of dynamics")
 
     actions = group("data", "inspect, split, convert, label or sample structures")
     several: dict[str, Any] = {"nargs": "+", "metavar": "FILE | key=value"}

@@ -92,6 +92,8 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
                 raise ConfigError(f"the run has made its {config.steps} steps; say how many more with --steps")
         else:
             structure = read_structure(config.structure, config.frame) * config.repeat
+            if config.engine.devices > len(structure):
+                raise ConfigError(f"{len(structure)} atoms on {config.engine.devices} devices: give fewer devices")
             if arguments.dry_run:
                 return _dry_run(model, structure, config)
             simulation = Simulation(model, structure, config.ensemble, folder=config.folder, **options)
@@ -102,6 +104,12 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
         stopped = _go(simulation, steps)
     except PartitionError as error:
         raise DynamicsError(str(error)) from None
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise DynamicsError(
+            f"memory does not suffice on {config.engine.devices} devices; --dry-run says what is needed"
+        ) from error
     if config.output.report:
         simulation.report()
     multihost.wait_for_all("the end")
@@ -163,8 +171,8 @@ def show(figures: dict[str, Any]) -> None:
         print(
             f"{figures['atoms']} atoms on {figures['devices']} devices ({figures['cut']} cut): {figures['rows']} rows, "
             f"{figures['edges']} edges and {figures['halo']} halo rows each.\n"
-            f"Memory of a device: {figures['total_mib']:.0f} MiB ({figures['temporary_mib']:.0f} of them in a "
-            f"step){figures['verdict']}"
+            f"Memory of a device: {figures['total_mib']:.0f} of {figures['available_mib']:.0f} MiB "
+            f"({figures['temporary_mib']:.0f} of them while a step is computed)."
         )
         return
     if figures.get("stopped"):

@@ -3,8 +3,10 @@
 import csv
 import dataclasses
 import json
+from pathlib import Path
 
 import ase.io
+import h5py
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +21,7 @@ from janus_jax.cli.main import main
 from janus_jax.errors import ConfigError, DynamicsError, UnknownElementError
 from janus_jax.models import build, convert
 from janus_jax.models.esen import EsenConfig
+from md import estimate
 from md.engine import Engine
 from md.ensembles import EnsembleConfig
 from md.reading import COLUMNS
@@ -136,16 +139,76 @@ def test_what_cannot_be_run_is_said_before_anything_is_compiled(model, salt):
         Engine(model, fast, EnsembleConfig(timestep_fs=5.0))
 
 
-def test_the_command_runs_a_structure_on_two_devices(model, salt, tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def files(model, salt, tmp_path, monkeypatch):
+    """A folder with a model and a structure, to work in."""
     monkeypatch.chdir(tmp_path)
     bundle.save("model.janus", model)
     ase.io.write("salt.extxyz", salt)
-    words = ["md", "salt.extxyz", "--model", "model.janus", "--steps", "20", "--devices", "2", "--json"]
-    assert main(words) == 0
+    return tmp_path
+
+
+def test_the_command_runs_a_structure_on_two_devices_and_goes_on(files, capsys):
+    words = ["md", "salt.extxyz", "--model", "model.janus", "--steps", "20", "--devices", "2", "--json", "--thermo", "5"]
+    options = ["output.sample=5", "output.formats=[h5md,extxyz]", "--temperature", "200:400", "--ensemble", "nvt"]
+    assert main(words + options) == 0
     figures = json.loads(capsys.readouterr().out)
     assert (figures["steps"], figures["devices"], figures["folder"]) == (20, 2, "runs/md-salt")
     assert sum(figures["rebuilds"].values()) == 2
+    assert figures["lists_reused"] == pytest.approx(0.9)
+    assert figures["drift_meV_per_atom_per_ps"] is None  # nothing is conserved on a ramp
+    page = Path("runs/md-salt/report.html").read_text()
+    for text in ("Pair distributions", "Searches for neighbours", "used, of the fullest rank", "drift"):
+        assert text in page
+    with h5py.File("runs/md-salt/trajectory.h5md") as file:
+        assert file["h5md"].attrs["version"].tolist() == [1, 1]
+        assert file["particles/atoms/box"].attrs["boundary"].tolist() == ["periodic"] * 3
+        np.testing.assert_array_equal(file["particles/atoms/species"], [11, 17] * 4)
+        assert file["particles/atoms/position/value"].shape == (1, 8, 3)
+        assert file["particles/atoms/position/value"].attrs["unit"] == "Angstrom"
     assert main(words) == 2
     assert "holds a run already" in capsys.readouterr().err
-    assert main(["md", "salt.extxyz", "--model", "model.janus", "--temperature", "-3"]) == 2
-    assert "temperature_kelvin: Input should be greater than 0" in capsys.readouterr().err
+    assert main(["md", "--resume", "runs/md-salt"]) == 2
+    assert "has made its 20 steps; say how many more with --steps" in capsys.readouterr().err
+    assert main(["md", "--resume", "runs/md-salt", "--steps", "7", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 27
+    assert [row["step"] for row in thermo("runs/md-salt")] == ["0", "5", "10", "15", "20", "25"]
+    assert main(["report", "runs/md-salt"]) == 0
+
+
+def thermo(folder) -> list[dict[str, str]]:
+    with (Path(folder) / "thermo.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_configuration_says_the_same_and_a_dry_run_says_what_it_needs(files, capsys, monkeypatch):
+    Path("run.yaml").write_text(
+        "structure: salt.extxyz\nmodel: model.janus\nrepeat: [2, 1, 1]\nensemble: {name: minimize}\n"
+        "engine: {devices: 2}\n"
+    )
+    assert main(["md", "run.yaml", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "16 atoms on 2 devices" in shown
+    assert "Memory of a device:" in shown
+    assert not Path("runs").exists()
+    monkeypatch.setattr(estimate, "available", lambda devices: 1e5)
+    assert main(["md", "run.yaml", "--dry-run"]) == 2
+    assert "a device would need" in capsys.readouterr().err
+    assert main(["md", "run.yaml", "engine.devices=17"]) == 2
+    assert "16 atoms on 17 devices: give fewer" in capsys.readouterr().err
+    assert main(["config", "validate", "--md", "run.yaml"]) == 0
+    assert "force_tolerance: 0.01" in capsys.readouterr().out
+
+
+def test_bad_words_are_explained(files, capsys):
+    for words, text in (
+        (["--temperature", "-3"], "ensemble.temperature_kelvin: "),
+        (["--ensemble", "nph"], "ensemble.name: Input should be 'nve', 'nvt', 'langevin', 'npt' or 'minimize'"),
+        (["enginge.skin_angstrom=1"], "did you mean engine"),
+    ):
+        assert main(["md", "salt.extxyz", "--model", "model.janus", *words]) == 2
+        assert text in capsys.readouterr().err
+    assert main(["md", "salt.extxyz"]) == 2
+    assert "model: not given" in capsys.readouterr().err
+    assert main(["md", "--model", "model.janus"]) == 2
+    assert "give one file" in capsys.readouterr().err
