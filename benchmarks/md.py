@@ -181,7 +181,12 @@ def main() -> None:
     parser.add_argument("--save")
     arguments = parser.parse_args()
     model = build(CONFIG, rngs=nnx.Rngs(0))
-    results = {"command": "python " + " ".join(sys.argv), "cores": os.cpu_count(), "versions": versions(), "systems": []}
+    results = {
+        "command": "python " + " ".join(sys.argv),
+        "cores": os.cpu_count(),
+        "versions": versions(),
+        "systems": [],
+    }
     for molecules in arguments.molecules:
         atoms = water(molecules)
         steps = arguments.steps if molecules <= 512 else max(arguments.steps // 4, 10)

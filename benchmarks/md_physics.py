@@ -22,7 +22,6 @@ import numpy as np
 jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp
-from ase.build import bulk
 
 import janus_jax.data
 from janus_jax import bundle
@@ -30,9 +29,7 @@ from janus_jax.models import convert
 from janus_jax.versions import versions
 from md.engine import Engine
 from md.ensembles import EnsembleConfig
-from md.observables import Sampler
 from md.simulation import Simulation
-from md.testing import ARGON, LennardJones
 
 RESULTS = Path(__file__).parent / "results" / "md_physics.json"
 

@@ -148,10 +148,6 @@ class Engine:
         flat = padded.reshape(-1, *padded.shape[2:])
         return jax.make_array_from_callback(flat.shape, self._sharded, lambda index: flat[index])
 
-    def flat(self, stacked: jax.Array) -> jax.Array:
-        """[K rows, ...] of [K, rows, ...]."""
-        return jax.jit(lambda a: a.reshape(-1, *a.shape[2:]), out_shardings=self._sharded)(stacked)
-
     def replicated(self, value: Any) -> jax.Array:
         """A small array on all devices."""
         if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -164,7 +160,7 @@ class Engine:
         """The system with the neighbours of these positions."""
         built = self.build(positions, self.ids, np.asarray(cell))
         edges, halo = self.programs.merge(built)
-        self.halo_rows, self.build_cell = int(halo), cell
+        self.halo_rows, self.built_from, self.build_cell = int(halo), positions, cell
         return System(built, edges, self.numbers, self.structure, self.weights)
 
     @property

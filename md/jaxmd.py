@@ -35,6 +35,8 @@ from partition.capacity import Capacity
 from partition.cell import heights, images, working_cell
 from partition.plan import exchange_halo
 
+SPARE = 1.25
+"""Room in arrays beyond what the first lists need."""
 SHRINK = 1.2
 """A box may become smaller by so much before lists must be allocated anew."""
 PERIODIC = np.ones(3, bool)
@@ -179,11 +181,15 @@ class NeighborFns:
         settings = topology.Settings((float(self.cutoff),), self.skin, (True, True, True), transport)
         rows = len(host) // self.devices
         build = builder.Builder(self.mesh, settings, builder.estimate(start, made, settings, rows), made.shape)
-        turns = images(working_cell(cell, PERIODIC), PERIODIC, SHRINK * reach)
+        turns = images(working_cell(cell, PERIODIC), PERIODIC, SHRINK * reach, transport.spread)
         if len(turns) > build.capacity.images:
             build.capacity = dataclasses.replace(build.capacity, images=len(turns))
         place = NamedSharding(self.mesh, RANKS)
         ids = jax.device_put(np.asarray(order, np.int32), place)
+        build(jax.device_put(positions, place), ids, cell)
+        assert build.need is not None
+        more = jax.tree.map(lambda n: (SPARE * np.asarray(n)).astype(np.int64), build.need)
+        build.fit(dataclasses.replace(more, outside=build.need.outside))  # as jax-md's capacity_multiplier
         built = build(jax.device_put(positions, place), ids, cell)
         everywhere = NamedSharding(self.mesh, ALL)
         padded = np.zeros((build.capacity.images, 3), np.int32)

@@ -18,9 +18,8 @@ ATOMS = ("ids", "numbers", "turns", "origin")
 
 def state(engine: "Engine") -> tuple[dict[str, jax.Array], dict[str, Any]]:
     """Arrays and description of an engine's present state, for `md.restart.Checkpoints`."""
-    built = engine.system.topology
     arrays = {name: getattr(engine, name) for name in ATOMS}
-    arrays["reference"] = engine.flat(built.reference)
+    arrays["reference"] = engine.built_from
     arrays["build_cell"] = engine.build_cell
     for k, leaf in enumerate(jax.tree.leaves(engine.motion)):
         arrays[f"motion/{k}"] = jax.random.key_data(leaf) if _is_key(leaf) else leaf

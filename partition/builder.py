@@ -62,7 +62,7 @@ def estimate(system: Atoms, cut: Cut, settings: Settings, rows: int) -> Capacity
     density = float(np.clip(len(system) / np.prod(lengths), 1e-3, 0.3))
     cube = (rows / density) ** (1 / 3)
     sides = lengths / cut.shape if cut.method == "grid" else np.minimum(lengths, cube)
-    turns = images(system.cell, system.pbc, reach)
+    turns = images(system.cell, system.pbc, reach, transport.spread)
 
     def room(count: float, spare: float = 1.4) -> int:
         return bucket(int(spare * count) + 16)
@@ -127,7 +127,8 @@ class Builder:
             CountError: arrays that 32 bits cannot number.
         """
         cell = working_cell(np.asarray(cell, float), np.array(self.settings.pbc))
-        turns = images(cell, np.array(self.settings.pbc), self.settings.reach * (1 + 1e-3))
+        spread = self.settings.transport.spread
+        turns = images(cell, np.array(self.settings.pbc), self.settings.reach * (1 + 1e-3), spread)
         if len(turns) > self.capacity.images:
             self._grow(dataclasses.replace(self.capacity, images=bucket(len(turns))), "periodic images")
         while True:
@@ -138,14 +139,20 @@ class Builder:
             if self.settings.transport.kind == "permute" and need.outside.any():
                 self._widen(need.outside)
                 continue
-            larger = grow(self.capacity, need)
-            if larger is not None and self.settings.transport.kind != "permute":
-                sent, halo = _even(larger.sent), tuple(_even(lengths) for lengths in larger.halo)
-                larger = dataclasses.replace(larger, sent=sent, halo=halo)
-            if larger is None:
+            if self.fit(need):
                 self.need = need
                 return topology
-            self._grow(larger, ", ".join(f"{k} {h} -> {n}" for k, (n, h) in over(self.capacity, need).items()))
+
+    def fit(self, need: Need) -> bool:
+        """Whether the arrays are long enough for this need; if not, the next build has longer ones."""
+        larger = grow(self.capacity, need)
+        if larger is None:
+            return True
+        if self.settings.transport.kind != "permute":
+            sent, halo = _even(larger.sent), tuple(_even(lengths) for lengths in larger.halo)
+            larger = dataclasses.replace(larger, sent=sent, halo=halo)
+        self._grow(larger, ", ".join(f"{k} {h} -> {n}" for k, (n, h) in over(self.capacity, need).items()))
+        return False
 
     def _cell(self, cell, turns, dtype):
         padded = np.zeros((self.capacity.images, 3), np.int32)

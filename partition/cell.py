@@ -154,18 +154,19 @@ def wrap(positions: Any, cell: Any, pbc: Any) -> tuple[Any, Any]:
     return wrapped, integers
 
 
-def image_range(cell: np.ndarray, pbc: np.ndarray, reach: float) -> tuple[int, int, int]:
-    """How many images to each side a pair of wrapped atoms within `reach` (Å) can be apart, per axis.
+def image_range(cell: np.ndarray, pbc: np.ndarray, reach: float, spread: int = 1) -> tuple[int, int, int]:
+    """How many images to each side a pair of atoms within `reach` (Å) can be apart, per axis.
 
-    |f_j + n - f_i| h <= reach with |f_j - f_i| <= 1, so |n| <= 1 + reach / h.
+    |f_j + n - f_i| h <= reach with |f_j - f_i| <= spread (1: wrapped atoms), so |n| <= spread + reach / h.
     """
-    counts = np.floor(1 + reach / heights(np.asarray(cell)) + 1e-6)
+    counts = np.floor(spread + reach / heights(np.asarray(cell)) + 1e-6)
     x, y, z = (int(n) if periodic else 0 for n, periodic in zip(counts, np.asarray(pbc), strict=True))
     return x, y, z
 
 
-def images(cell: np.ndarray, pbc: np.ndarray, reach: float) -> np.ndarray:
-    """All image vectors [images, 3] that pairs of wrapped atoms can have, the identity first.
+def images(cell: np.ndarray, pbc: np.ndarray, reach: float, spread: int = 1) -> np.ndarray:
+    """All image vectors [images, 3] that pairs of atoms can have whose fractional coordinates differ by at most
+    `spread` (1: wrapped atoms), the identity first.
 
     Images whose cell is farther than `reach` from the cell itself are left out, by the distance of the
     boxes around the two, which matters in skewed cells.
@@ -174,7 +175,7 @@ def images(cell: np.ndarray, pbc: np.ndarray, reach: float) -> np.ndarray:
         CellError: there would be more than two million (a cell very much thinner than the cutoff).
     """
     cell, pbc = np.asarray(cell, float), np.asarray(pbc, bool)
-    per_axis = image_range(cell, pbc, reach)
+    per_axis = image_range(cell, pbc, reach, spread)
     count = int(np.prod([2 * n + 1 for n in per_axis], dtype=object))
     if count > MOST_IMAGES:
         raise CellError(
@@ -184,11 +185,25 @@ def images(cell: np.ndarray, pbc: np.ndarray, reach: float) -> np.ndarray:
     grid = np.stack(np.meshgrid(*(np.arange(-n, n + 1) for n in per_axis), indexing="ij"), -1).reshape(-1, 3)
     if pbc.all():
         corners = np.array([[x, y, z] for x in (0, 1) for y in (0, 1) for z in (0, 1)]) @ cell
-        extent = corners.max(0) - corners.min(0)
+        extent = spread * (corners.max(0) - corners.min(0))
         gap = np.maximum(np.abs(grid @ cell) - extent, 0)
         grid = grid[np.sqrt((gap * gap).sum(1)) <= reach * (1 + 1e-6) + 1e-9 * np.abs(cell).max()]
     order = np.argsort(np.abs(grid).sum(1), kind="stable")
     return grid[order].astype(np.int32)
+
+
+def together(positions, mask, cell, pbc):
+    """Turns [n, 3] (int32) that bring wrapped positions [n, 3] into a window of one cell about their middle.
+
+    An atom that has crossed a face of the cell so stays with the atoms it was among, and the box around them stays
+    small. The middle is that of the angles 2 pi f, which does not depend on where the cell begins. Fractional
+    coordinates of two groups of atoms then differ by less than two.
+    """
+    np_ = xp(positions)
+    angle = 2 * np.pi * combine(positions, np_.linalg.inv(cell))
+    part = mask[:, None].astype(positions.dtype)
+    middle = np_.arctan2((part * np_.sin(angle)).sum(0), (part * np_.cos(angle)).sum(0))
+    return np_.where(np_.asarray(pbc)[None], -np_.round((angle - middle[None]) / (2 * np.pi)), 0).astype(np.int32)
 
 
 def slack(reach, scale, dtype):

@@ -39,10 +39,17 @@ def compact(mask: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:
 
 def near_box(points, mask, images, used, box, inverse, cell, height, reach) -> jax.Array:
     """[images, points]: whether an image of a point may be within `reach` of something in the box."""
+    everything = boxes.around(boxes.points(points, inverse), mask)
 
     def one(image):
-        moved = points + combine(image.astype(points.dtype), cell)[None]
-        return boxes.point_bound(boxes.points(moved, inverse), box[None], height) <= reach
+        turn = image.astype(points.dtype)
+
+        def look(_):
+            moved = points + combine(turn, cell)[None]
+            return boxes.point_bound(boxes.points(moved, inverse), box[None], height) <= reach
+
+        near = boxes.bound(boxes.shifted(everything, turn, cell), box, height) <= reach + reach * 1e-3
+        return jax.lax.cond(near, look, lambda _: jnp.zeros(len(points), bool), None)
 
     return jax.lax.map(one, images) & mask[None] & used[:, None]
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from partition import boxes
 from partition.capacity import Capacity, Leaf, Need
-from partition.cell import combine, displacements, heights, slack, squared, wrap
+from partition.cell import combine, displacements, heights, slack, squared, together, wrap
 from partition.plan import Plan, Ragged, exchange_halo
 from partition.search import Edges, compact, near_box, search
 from partition.transport import Transport
@@ -66,7 +66,8 @@ def build(positions, ids, cell, images, image_mask, settings: Settings, capacity
 
     Args:
         positions: [n, 3] owned atoms, wrapped or not; ids: [n] int32, -1 for padding.
-        cell: [3, 3]; images, image_mask: [I, 3] int32 and [I], from `cell.images(cell, pbc, settings.reach)`.
+        cell: [3, 3]; images, image_mask: [I, 3] int32 and [I], from `cell.images(cell, pbc, settings.reach, spread)`
+            with a `Transport.spread`.
 
     Returns:
         The topology, right if the need (the same on all ranks) fits the capacity.
@@ -74,22 +75,29 @@ def build(positions, ids, cell, images, image_mask, settings: Settings, capacity
     transport, axis = settings.transport, settings.transport.axis
     mask, pbc = ids >= 0, np.array(settings.pbc)
     wrapped, turns = wrap(jnp.where(mask[:, None], positions, 0), cell, pbc)
+    # atoms that have crossed a face of the cell stay among their rank's, so that its box stays small
+    moved = together(wrapped, mask, cell, pbc) if transport.ranks > 1 else jnp.zeros(wrapped.shape, jnp.int32)
+    near = wrapped + combine(moved.astype(cell.dtype), cell)
     scale = jax.lax.pmax(
-        jnp.abs(wrapped).max(initial=0) + jnp.abs(cell).max() * (1 + jnp.abs(images).max()).astype(cell.dtype), axis
+        jnp.abs(near).max(initial=0) + jnp.abs(cell).max() * (1 + jnp.abs(images).max()).astype(cell.dtype), axis
     )
     spare = slack(settings.reach, scale, wrapped.dtype)
     cutoffs = jnp.asarray(settings.cutoffs, wrapped.dtype) + settings.skin + spare
     reach = settings.reach + 2 * spare
 
-    sent, others, other_mask, sent_need, outside = _candidates(
-        wrapped, mask, cell, images, image_mask, reach, transport, capacity
+    sent, (others, other_moved), other_mask, sent_need, outside = _candidates(
+        near, moved, mask, cell, images, image_mask, reach, transport, capacity
     )
     local, remote, found = search(
-        wrapped, mask, others, other_mask, images, image_mask, cell, cutoffs, reach,
+        near, mask, others, other_mask, images, image_mask, cell, cutoffs, reach,
         capacity=(capacity.near, capacity.blocks, capacity.chunk, capacity.degree),
         local=capacity.local, remote=capacity.remote,
     )  # fmt: skip
 
+    local, remote = (
+        [dataclasses.replace(e, image=jnp.where(e.mask[:, None], e.image + of[e.src] - moved[e.dst], 0)) for e in lists]
+        for of, lists in ((moved, local), (other_moved if len(others) else moved, remote))
+    )  # images between wrapped positions
     plans, halo_needs = [], []
     for k in range(len(settings.cutoffs)):
         plan, need = _plan(len(ids), sent, other_mask, local[k], remote[k], transport, capacity.sent, capacity.halo[k])
@@ -113,34 +121,39 @@ def build(positions, ids, cell, images, image_mask, settings: Settings, capacity
     return Topology(ids, wrapped, cell, tuple(plans), settings), need
 
 
-def _candidates(wrapped, mask, cell, images, image_mask, reach, transport, capacity):
-    """Send each rank the atoms near its box: (rows sent, positions and mask received, need, unserved requests)."""
+def _candidates(positions, turns, mask, cell, images, image_mask, reach, transport, capacity):
+    """Send each rank the atoms near its box.
+
+    Returns:
+        (rows sent, (positions, turns) received, mask of these, need, unserved requests).
+    """
     inverse = jnp.linalg.inv(cell)
     height = heights(cell)
-    mine = boxes.around(boxes.points(wrapped, inverse), mask)
+    mine = boxes.around(boxes.points(positions, inverse), mask)
     everyone = jax.lax.all_gather(mine, transport.axis)
     me = transport.rank()
     if transport.kind == "all_gather":
-        positions = jax.lax.all_gather(wrapped, transport.axis, tiled=True)
+        gathered = jax.lax.all_gather((positions, turns), transport.axis, tiled=True)
         masks = jax.lax.all_gather(jnp.where(mask, me, -1), transport.axis, tiled=True)
         unserved = jnp.zeros(transport.ranks, bool)
-        return jnp.zeros(0, jnp.int32), positions, (masks >= 0) & (masks != me), jnp.zeros(0, jnp.int32), unserved
+        return jnp.zeros(0, jnp.int32), gathered, (masks >= 0) & (masks != me), jnp.zeros(0, jnp.int32), unserved
 
-    moved = boxes.shifted(mine[None], images.astype(wrapped.dtype), cell)
+    moved = boxes.shifted(mine[None], images.astype(positions.dtype), cell)
     asked = (boxes.bound(everyone[:, None], moved[None], height) <= reach) & image_mask[None]
     targets = jnp.asarray(transport.targets())[me]
     served = jnp.zeros(transport.ranks, bool).at[targets].set(True).at[me].set(True)
 
     def rows_for(target):
-        near = near_box(wrapped, mask, images, image_mask, everyone[target], inverse, cell, height, reach)
+        near = near_box(positions, mask, images, image_mask, everyone[target], inverse, cell, height, reach)
         return compact(near.any(0) & (target != me), max(capacity.sent))
 
     if not transport.slots:
         empty = jnp.zeros(0, jnp.int32)
-        return empty, wrapped[:0], mask[:0], empty, asked.any(1) & ~served
+        return empty, (positions[:0], turns[:0]), mask[:0], empty, asked.any(1) & ~served
     rows, counts = jax.lax.map(rows_for, targets)
     sent = jnp.concatenate([rows[slot, :length] for slot, length in enumerate(capacity.sent)])
-    received = transport.send(jnp.where(sent[:, None] >= 0, wrapped[sent], 0), capacity.sent)
+    real = sent[:, None] >= 0
+    received = tuple(transport.send(jnp.where(real, values[sent], 0), capacity.sent) for values in (positions, turns))
     exists = transport.send((sent >= 0).astype(jnp.int32), capacity.sent) > 0
     return sent, received, exists, counts, asked.any(1) & ~served
 

@@ -39,6 +39,11 @@ class Transport:
             raise PartitionError(f"unknown exchange {self.kind!r}; allowed: {', '.join(KINDS)}")
 
     @property
+    def spread(self) -> int:
+        """By how much fractional coordinates of two atoms of a build can differ (see `cell.together`)."""
+        return 1 if self.ranks == 1 else 2
+
+    @property
     def slots(self) -> int:
         return len(self.sources) if self.kind == "permute" else self.ranks
 

@@ -149,7 +149,19 @@ def files(model, salt, tmp_path, monkeypatch):
 
 
 def test_the_command_runs_a_structure_on_two_devices_and_goes_on(files, capsys):
-    words = ["md", "salt.extxyz", "--model", "model.janus", "--steps", "20", "--devices", "2", "--json", "--thermo", "5"]
+    words = [
+        "md",
+        "salt.extxyz",
+        "--model",
+        "model.janus",
+        "--steps",
+        "20",
+        "--devices",
+        "2",
+        "--json",
+        "--thermo",
+        "5",
+    ]
     options = ["output.sample=5", "output.formats=[h5md,extxyz]", "--temperature", "200:400", "--ensemble", "nvt"]
     assert main(words + options) == 0
     figures = json.loads(capsys.readouterr().out)

@@ -95,7 +95,7 @@ class Sharded:
         sent = (self.rows,) * (0 if self.kind == "all_gather" else self.transport.slots)
         return Capacity(
             sent=sent,
-            images=self.images or (8, 8, 64, 192)[sum(self.pbc)],
+            images=self.images or ((8, 8, 64, 192) if alone else (8, 16, 192, 1024))[sum(self.pbc)],
             near=near if alone else 2 * near,
             blocks=near // 16,
             chunk=near,
@@ -126,7 +126,7 @@ class Sharded:
             CapacityError: more images than fit.
         """
         cell = working_cell(cell, np.array(self.pbc))
-        turns = images(cell, np.array(self.pbc), self.settings.reach * (1 + 1e-3))
+        turns = images(cell, np.array(self.pbc), self.settings.reach * (1 + 1e-3), self.transport.spread)
         spare = self.capacity.images - len(turns)
         if spare < 0:
             raise CapacityError({"images": (len(turns), self.capacity.images)})

@@ -32,9 +32,7 @@ CELL = np.array([[16.0, 0.0, 0.0], [0.5, 8.0, 0.0], [0.0, -0.4, 8.0]])
 TINY = Capacity(
     sent=(), images=8, near=8, blocks=8, chunk=8, degree=8, local=(8,), remote=(8,), halo=((),)
 )  # fmt: skip
-ENOUGH = dataclasses.replace(
-    TINY, images=32, near=640, blocks=32, chunk=320, degree=64, local=(512,), remote=(512,)
-)
+ENOUGH = dataclasses.replace(TINY, images=160, near=640, blocks=32, chunk=320, degree=64, local=(512,), remote=(512,))
 
 
 def example(seed: int, clustered: bool = True):
@@ -135,7 +133,7 @@ def need_of(capacity: Capacity, **more) -> Need:
 
 
 FULL = Capacity(
-    sent=(16, 24), images=32, near=136, blocks=8, chunk=96, degree=40,
+    sent=(16, 24), images=160, near=136, blocks=8, chunk=96, degree=40,
     local=(128, 64), remote=(80, 40), halo=((16, 24), (8, 16)),
 )  # fmt: skip
 
@@ -221,7 +219,7 @@ def test_arrays_that_32_bits_cannot_number_are_refused_before_compiling(monkeypa
 
 def test_atoms_too_many_cells_away_are_refused():
     positions, cell = np.random.default_rng(0).random((24, 3)) * 16, np.eye(3) * 16
-    small = sharded(1, "permute", near=64, edges=256, images=32)
+    small = sharded(1, "permute", near=64, edges=256, images=160)
     _, made = prepared(positions, cell, PERIODIC, 1, "grid")
     builder = Builder(mesh(1), small.settings, small.capacity, (1, 1, 1))
     builder(*arrange(positions, made, small.rows), cell)

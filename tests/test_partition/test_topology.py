@@ -16,11 +16,11 @@ from partition.topology import active, continuous, current_images, digest, stale
 from tests.test_partition.conftest import AXIS, PERIODIC, arrange, liquid, mapped, prepared, random_system, sharded
 
 ATOMS, STEPS, INTERVAL, SKIN = 96, 60, 10, 0.5
-EXACT = sharded(4, "permute", atoms=ATOMS, near=512, edges=768, images=32)
-CACHED = sharded(4, "permute", atoms=ATOMS, near=512, edges=768, images=32, skin=SKIN)
+EXACT = sharded(4, "permute", atoms=ATOMS, near=512, edges=768, images=160)
+CACHED = sharded(4, "permute", atoms=ATOMS, near=512, edges=768, images=160, skin=SKIN)
 OTHERS = {
-    "hilbert": sharded(8, "all_to_all", atoms=ATOMS, near=384, edges=384, images=32, skin=SKIN),
-    "morton": sharded(1, "permute", atoms=ATOMS, near=768, edges=3072, images=32, skin=SKIN),
+    "hilbert": sharded(8, "all_to_all", atoms=ATOMS, near=384, edges=384, images=160, skin=SKIN),
+    "morton": sharded(1, "permute", atoms=ATOMS, near=768, edges=3072, images=160, skin=SKIN),
 }
 
 
