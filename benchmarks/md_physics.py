@@ -12,24 +12,24 @@ import sys
 import time
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).parents[1])  # not benchmarks/, whose partition.py is another
+sys.path[0] = str(Path(__file__).parents[1])  # not benchmarks/, whose partition.py is another package
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
-import ase.io
-import jax
-import numpy as np
+import ase.io  # noqa: E402
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 
-import jax.numpy as jnp
+import jax.numpy as jnp  # noqa: E402
 
-import janus_jax.data
-from janus_jax import bundle
-from janus_jax.models import convert
-from janus_jax.versions import versions
-from md.engine import Engine
-from md.ensembles import EnsembleConfig
-from md.simulation import Simulation
+import janus_jax.data  # noqa: E402
+from janus_jax import bundle  # noqa: E402
+from janus_jax.models import convert  # noqa: E402
+from janus_jax.versions import versions  # noqa: E402
+from md.engine import Engine  # noqa: E402
+from md.ensembles import EnsembleConfig  # noqa: E402
+from md.simulation import Simulation  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "md_physics.json"
 
@@ -66,31 +66,130 @@ def drift(model) -> dict:
     return found
 
 
-def shapes(model) -> dict:
-    """20,000 steps of water on 4 devices at 300 and 600 K: compilations after the first two epochs, list reuse."""
-    found = {}
-    compiled = []
+def shapes(_) -> dict:
+    """20,000 steps of liquids on 4 devices: compilations after the first two epochs, reuse of lists.
+
+    Water has the small model given as SMALL in the environment (one layer, 3.5 Å), for time.
+    """
+    small = bundle.load(os.environ["SMALL"]) if "SMALL" in os.environ else None
+    argon = bulk("Ar", "fcc", a=5.4, cubic=True) * (6, 3, 3)
+    systems = [("argon", LennardJones(**ARGON, cutoff=8.5), argon, kelvin, 4.0) for kelvin in (100.0, 300.0)]
+    if small is not None:
+        box = water() * (2, 1, 1)
+        systems += [("water", convert.cast(small, jnp.float32), box, kelvin, 0.5) for kelvin in (300.0, 600.0)]
+    found, compiled = {}, []
     jax.monitoring.register_event_duration_secs_listener(
-        lambda event, seconds, **_: compiled.append(time.perf_counter()) if "backend_compile" in event else None
+        lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
     )
-    for kelvin in (300.0, 600.0):
-        config = EnsembleConfig(name="nvt", temperature_kelvin=kelvin, timestep_fs=0.5)
-        engine = Engine(convert.cast(model, jnp.float32), water(2), config, devices=4)
+    for name, model, atoms, kelvin, timestep in systems:
+        config = EnsembleConfig(name="langevin", temperature_kelvin=kelvin, timestep_fs=timestep, friction_per_ps=5.0)
+        engine = Engine(model, atoms, config, devices=4, cut="grid", skin_angstrom=0.6)
         engine.run(20)  # the first two epochs
         engine.read()
-        before, named = len(compiled), len(engine.build.compiled)
-        began = time.perf_counter()
+        before, named, began = len(compiled), len(engine.build.compiled), time.perf_counter()
         for _ in range(100):
             engine.run(200)
             engine.read()
-        found[f"{kelvin:g} K"] = {
-            "compilations_after_two_epochs": len(compiled) - before, "named": engine.build.compiled,
-            "named_after_two_epochs": engine.build.compiled[named:], "rebuilds": dict(engine.rebuilds),
-            "lists_reused": 1 - sum(engine.rebuilds.values()) / engine.step, "by_rank": engine.by_rank.tolist(),
-            "steps_per_s": 20_000 / (time.perf_counter() - began), "cut": engine.cut.method,
-            "temperature_kelvin": engine.read().temperature_kelvin,
+        names = engine.build.compiled
+        row = {
+            "atoms": len(atoms), "programs_compiled_after_two_epochs": len(compiled) - before,
+            "named_after_two_epochs": names[named:], "variants": sum(text.startswith("build") for text in names),
+            "rebuilds": dict(engine.rebuilds), "lists_reused": 1 - sum(engine.rebuilds.values()) / engine.step,
+            "by_rank": engine.by_rank.tolist(), "steps_per_s": 20_000 / (time.perf_counter() - began),
+            "temperature_kelvin": engine.read().temperature_kelvin, "steps": engine.step,
         }  # fmt: skip
-        print(kelvin, found[f"{kelvin:g} K"], flush=True)
+        found[f"{name}, {kelvin:g} K"] = row
+        print(name, kelvin, row, flush=True)
+    return found
+
+
+def npt(_) -> dict:
+    """Density of a Lennard-Jones liquid at the pressure of a published state, and by jax-md's own integrator.
+
+    NIST's Monte Carlo tables (Lennard-Jones Fluid Properties; truncated at 3 sigma, long-range corrections) have
+    P* = 0.2406 at T* = 0.9 and rho* = 0.776. Without the correction of the pressure, 16/3 pi rho*^2 (2/3 rc^-9 -
+    rc^-3), the cell must have that density.
+    """
+    from ase import units
+    from jax_md import simulate
+
+    import md
+
+    epsilon, sigma = ARGON["epsilon"], ARGON["sigma"]
+    density, rc = 0.776, 3.0
+    correction = 16 / 3 * np.pi * density**2 * (2 / 3 * rc**-9 - rc**-3)
+    pressure = (0.2406 - correction) * epsilon / sigma**3
+    kelvin = 0.9 * epsilon / units.kB
+    model = LennardJones(**ARGON, cutoff=rc * sigma, shift=1)
+    atoms = bulk("Ar", "fcc", a=(4 / density) ** (1 / 3) * sigma, cubic=True) * (4, 4, 4)
+    found = {"published": density, "pressure_gpa": pressure / units.GPa, "temperature_kelvin": kelvin}
+
+    def mean(values):
+        blocks = np.array([block.mean() for block in np.array_split(np.array(values[len(values) // 5 :]), 8)])
+        return {"density": float(blocks.mean()), "error": float(blocks.std(ddof=1) / np.sqrt(8))}
+
+    config = EnsembleConfig(name="npt", temperature_kelvin=kelvin, pressure_gpa=pressure / units.GPa, timestep_fs=8.0,
+                            tau_fs=400.0, barostat_tau_fs=2000.0)  # fmt: skip
+    engine = Engine(model, atoms, config, devices=2, skin_angstrom=1.2, interval=30)
+    values = []
+    for _ in range(400):
+        engine.run(30)
+        values.append(len(atoms) / engine.read().volume * sigma**3)
+    found["ours, 2 devices"] = mean(values)
+    print(found, flush=True)
+
+    jax.config.update("jax_numpy_dtype_promotion", "standard")
+    box = jnp.asarray(atoms.cell.array.T)
+    neighbors = md.neighbor_fn(model, box, dr_threshold=1.2)
+    energy = md.energy_fn(model, box, atoms.numbers)
+    nbrs = neighbors.allocate(jnp.asarray(atoms.positions))
+    init, apply = simulate.npt_nose_hoover(
+        energy, lambda R, dR, **_: R + dR, 8 * units.fs, pressure, kelvin * units.kB,
+        barostat_kwargs={"tau": 2000 * units.fs}, thermostat_kwargs={"tau": 400 * units.fs},
+    )  # fmt: skip
+    state = init(
+        jax.random.key(1), jnp.asarray(atoms.positions), box, mass=jnp.asarray(atoms.get_masses()), neighbor=nbrs
+    )
+
+    def step(_, carry):
+        state, nbrs = carry
+        nbrs = nbrs.update(state.position, box=simulate.npt_box(state))
+        return apply(state, neighbor=nbrs), nbrs
+
+    run = jax.jit(lambda carry: jax.lax.fori_loop(0, 30, step, carry))
+    values, carry = [], (state, nbrs)
+    for _ in range(300):
+        carry = run(carry)
+        assert not carry[1].did_buffer_overflow
+        values.append(float(len(atoms) / jnp.linalg.det(simulate.npt_box(carry[0])) * sigma**3))
+    found["jax-md, plain"] = mean(values)
+    print(found, flush=True)
+    return found
+
+
+def rdf(_) -> dict:
+    """Pair distributions of a hot liquid on 8 devices and on 1, beside those of two other seeds on 1."""
+    atoms = bulk("Ar", "fcc", a=5.5, cubic=True) * (4, 3, 3)
+    model = LennardJones(**ARGON, cutoff=8.0)
+
+    def run(devices: int, seed: int) -> np.ndarray:
+        config = EnsembleConfig(name="langevin", temperature_kelvin=150.0, timestep_fs=5.0, friction_per_ps=2.0)
+        engine = Engine(model, atoms, config, devices=devices, seed=seed, skin_angstrom=0.8, interval=20)
+        engine.run(600)
+        sampler = Sampler(engine, atoms.numbers, bins=60)
+        for _ in range(120):
+            engine.run(25)
+            sampler.sample()
+        return sampler.distribution()[1][0, 0]
+
+    one, other, many = run(1, 0), run(1, 1), run(8, 2)
+    noise = float(np.sqrt(np.mean((one - other) ** 2)))
+    found = {
+        "rms_between_two_runs_of_one_device": noise,
+        "rms_between_8_devices_and_1": float(np.sqrt(np.mean((many - (one + other) / 2) ** 2))),
+        "highest_peak": float(one.max()),
+    }
+    print(found, flush=True)
     return found
 
 

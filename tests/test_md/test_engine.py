@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
-from ase.constraints import FixAtoms
 from flax import nnx
 
 from janus_jax.data.neighbors import from_atoms
@@ -79,8 +78,11 @@ SYSTEMS = {
     "half empty": half_empty,
 }
 CASES = [(name, devices, cut) for name in SYSTEMS for devices in (1, 2, 3, 5, 7, 8) for cut in ("grid", "hilbert")]
-FEW = [("cell at 30 degrees", 5, "hilbert"), ("3 atoms", 8, "hilbert"), ("slab in vacuum", 3, "grid"), ("water", 8, "grid"),
-       ("half empty", 7, "grid"), ("cell thinner than the halo", 2, "hilbert"), ("cluster", 7, "grid")]  # fmt: skip
+FEW = [
+    ("cell at 30 degrees", 5, "hilbert"), ("3 atoms", 8, "hilbert"), ("half empty", 7, "grid"),
+    ("cell thinner than the halo", 2, "hilbert"), ("slab in vacuum", 3, "grid"),
+]  # fmt: skip
+"""Of `CASES` in every run; all of them with JANUS_JAX_EVERY=1."""
 
 
 def of_many_devices(model, atoms: Atoms, devices: int, cut: str, tolerance: float, **options) -> None:
@@ -102,16 +104,17 @@ def test_forces_and_stress_are_those_of_one_device(name, devices, cut):
     of_many_devices(many_body, SYSTEMS[name](), devices, cut, 1e-9, overlap=devices % 2 == 1)
 
 
-@pytest.mark.parametrize(
-    ("name", "devices", "cut", "overlap"), [("cell at 30 degrees", 3, "grid", True), ("3 atoms", 8, "hilbert", False)]
-)
-def test_esen_on_many_devices_is_esen_on_one(model, name, devices, cut, overlap):
-    of_many_devices(model, SYSTEMS[name](), devices, cut, 1e-9, overlap=overlap)
+def test_esen_on_many_devices_is_esen_on_one(model):
+    of_many_devices(model, SYSTEMS["cell at 30 degrees"](), 3, "grid", 1e-9, overlap=True)
+    if EVERY:
+        of_many_devices(model, SYSTEMS["3 atoms"](), 8, "hilbert", 1e-9, overlap=False)
+        single = convert.cast(build(SMALL, rngs=nnx.Rngs(0)), jnp.float32)
+        of_many_devices(single, SYSTEMS["cell at 30 degrees"](), 3, "grid", 1e-5, overlap=True)
 
 
 def test_single_precision_agrees_to_its_digits():
-    single = convert.cast(build(SMALL, rngs=nnx.Rngs(0)), jnp.float32)
-    of_many_devices(single, SYSTEMS["cell at 30 degrees"](), 3, "grid", 1e-5, overlap=True)
+    single = convert.cast(ManyBody(3.0, epsilon=0.1, sigma=1.2, cutoff=4.0, numbers=(1, 8)), jnp.float32)
+    of_many_devices(single, SYSTEMS["cell at 30 degrees"](), 5, "hilbert", 1e-5, overlap=True)
 
 
 def test_forces_are_differences_of_energies_through_the_exchange():
@@ -131,41 +134,26 @@ def test_forces_are_differences_of_energies_through_the_exchange():
     ("ensemble", "temperature", "skin", "interval", "why"),
     [
         ("nve", 2000.0, 0.1, 30, "displacement"),  # steps that break the skin are made again after a rebuild
-        ("nvt", 600.0, 0.3, 10, "interval"),
+        *([("nvt", 600.0, 0.3, 10, "interval")] if EVERY else []),
         ("langevin", 600.0, 0.3, 10, "interval"),
     ],
 )
-def test_trajectories_do_not_depend_on_devices_cut_or_rebuilds(model, ensemble, temperature, skin, interval, why):
+def test_trajectories_of_50_steps_do_not_depend_on_devices_cut_or_rebuilds(ensemble, temperature, skin, interval, why):
+    pairs = ManyBody(3.0, epsilon=0.05, sigma=2.2, cutoff=4.0, numbers=(11, 17))
     config = EnsembleConfig(name=ensemble, temperature_kelvin=temperature, timestep_fs=1.0)
-    one = Engine(model, salt(), config, devices=1, interval=1, repartition=50)
+    one = Engine(pairs, salt(), config, devices=1, interval=1, repartition=50)
     many = Engine(
-        model, salt(), config, devices=4, cut="grid", skin_angstrom=skin, interval=interval, repartition=12
+        pairs, salt(), config, devices=4, cut="grid", skin_angstrom=skin, interval=interval, repartition=12
     )  # fmt: skip
-    for _ in range(3):
+    for _ in range(5):
         one.run(10)
         many.run(10)
         np.testing.assert_allclose(many.positions(), one.positions(), atol=1e-10)
         np.testing.assert_array_equal(many.digest(), one.digest())
         assert many.read().temperature_kelvin == pytest.approx(one.read().temperature_kelvin, rel=1e-9)
-    assert one.rebuilds["interval"] == 30
-    assert many.rebuilds["repartition"] == 2
+    assert one.rebuilds["interval"] == 49
+    assert many.rebuilds["repartition"] == 4
     assert many.rebuilds[why] >= 1
-    assert sum(many.rebuilds.values()) < 15
+    assert sum(many.rebuilds.values()) < 25
     assert all(text.startswith(("build", "capacity")) for text in many.build.compiled)
-
-
-def test_energy_is_conserved_and_degrees_of_freedom_are_counted(model):
-    atoms = salt()
-    atoms.set_constraint(FixAtoms([0, 1]))
-    config = EnsembleConfig(temperature_kelvin=300.0, timestep_fs=0.5)
-    engine = Engine(model, atoms, config, devices=3, cut="hilbert")
-    start = engine.read()
-    assert engine.degrees == 18
-    assert start.temperature_kelvin == pytest.approx(300.0)
-    before = engine.positions()
-    engine.run(40)
-    end = engine.read()
-    np.testing.assert_array_equal(engine.positions()[:2], before[:2])
-    assert np.abs(engine.positions()[2:] - before[2:]).max() > 0.01
-    exchanged = abs(end.kinetic_ev - start.kinetic_ev)
-    assert abs(end.potential_ev + end.kinetic_ev - start.potential_ev - start.kinetic_ev) < 1e-3 * max(exchanged, 1e-3)
+    assert many.by_rank.sum() == 4 * many.rebuilds["displacement"]

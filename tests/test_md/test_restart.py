@@ -31,7 +31,10 @@ def argon():
     return bulk("Ar", "fcc", a=5.3, cubic=True) * (3, 3, 3)
 
 
-@pytest.mark.parametrize("name", ["langevin", "npt"])
+EVERY = os.environ.get("JANUS_JAX_EVERY") == "1"
+
+
+@pytest.mark.parametrize("name", ["langevin", "npt", "nvt", "nve"] if EVERY else ["npt"])
 def test_a_run_stopped_by_a_signal_goes_on_bit_for_bit(argon, tmp_path, name):
     config = EnsembleConfig(name=name, temperature_kelvin=150.0, timestep_fs=2.0)
     whole = Simulation(model(), argon, config, folder=tmp_path / "whole", devices=4, **OPTIONS)

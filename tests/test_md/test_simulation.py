@@ -26,7 +26,7 @@ from md.engine import Engine
 from md.ensembles import EnsembleConfig
 from md.reading import COLUMNS
 from md.simulation import Simulation
-from md.testing import LennardJones
+from md.testing import LennardJones, ManyBody
 
 SMALL = EsenConfig(cutoff_angstrom=3.5, channels=4, hidden_channels=4, edge_channels=4, num_basis=8)
 REFERENCES = ((11, -3.0), (17, -5.0))
@@ -34,6 +34,13 @@ REFERENCES = ((11, -3.0), (17, -5.0))
 
 @pytest.fixture(scope="module")
 def model():
+    made = ManyBody(3.0, epsilon=0.05, sigma=2.2, cutoff=4.0, numbers=(11, 17))
+    made.references = REFERENCES
+    return made
+
+
+@pytest.fixture(scope="module")
+def esen():
     return convert.cast(build(SMALL, rngs=nnx.Rngs(0), references=REFERENCES), jnp.float64)
 
 
@@ -140,10 +147,10 @@ def test_what_cannot_be_run_is_said_before_anything_is_compiled(model, salt):
 
 
 @pytest.fixture
-def files(model, salt, tmp_path, monkeypatch):
+def files(esen, salt, tmp_path, monkeypatch):
     """A folder with a model and a structure, to work in."""
     monkeypatch.chdir(tmp_path)
-    bundle.save("model.janus", model)
+    bundle.save("model.janus", esen)
     ase.io.write("salt.extxyz", salt)
     return tmp_path
 
