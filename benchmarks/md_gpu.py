@@ -103,7 +103,8 @@ def exchanges(timeline: list[str]) -> list[dict]:
     return found
 
 
-results = {"command": "python " + " ".join(sys.argv), "jax": jax.__version__, "devices": "2 x 4 H100, compiled, not run",
+results = {"command": "python " + " ".join(sys.argv), "jax": jax.__version__,
+           "devices": "2 x 4 H100, compiled, not run",
            "model": f"eSEN, {arguments.layers} layers, {arguments.channels} channels, lmax 2, cutoff 5 Å, float32",
            "systems": []}  # fmt: skip
 for count in arguments.atoms:

@@ -1,4 +1,4 @@
-"""Statistics of ensembles with stated errors, lists that change nothing, compilations (longer: benchmarks/md_physics.py)."""
+"""Statistics of ensembles with stated errors, lists that change nothing, compilations."""
 
 import jax
 import numpy as np
