@@ -71,6 +71,7 @@ class Engine:
         moving = checks.moving(atoms)
         checks.before(model, atoms, ensemble, settings, moving)
         self.atoms, self.fixed = len(atoms), not moving.all()
+        self.volume = abs(float(atoms.cell.volume))  # where not all axes are periodic: the given one
         self.mesh = Mesh(np.array(jax.devices()[: settings.devices]), (AXIS,))
         self._everywhere = NamedSharding(self.mesh, PartitionSpec())
         self._sharded = NamedSharding(self.mesh, PartitionSpec(AXIS))
@@ -231,7 +232,7 @@ class Engine:
             now = self.programs.evaluate(motion.state.position, motion.cell, self.system)
             motion = dataclasses.replace(motion, energy=now.energy, virial=now.virial, closest=now.closest)
         values = {key: np.asarray(value) for key, value in self.programs.read(motion).items()}
-        volume = float(values["volume"])
+        volume = float(values["volume"]) if all(self.build.settings.pbc) else self.volume
         kinetic = float(values["kinetic"])
         stress = (np.asarray(motion.virial) - values["flux"]) / volume if volume else np.full((3, 3), np.nan)
         return Reading(

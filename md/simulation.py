@@ -163,7 +163,8 @@ class Simulation:
         """The current state: unwrapped positions, momenta, cell."""
         now = self.start.copy()
         now.set_constraint()  # positions of fixed atoms may move with the cell
-        now.set_cell(self.engine.cell)
+        if self.engine.ensemble.name == "npt":  # elsewhere the cell stays, and the engine completes open ones
+            now.set_cell(self.engine.cell)
         now.positions = self.engine.positions()
         now.set_momenta(self.engine.momenta())
         now.set_constraint(self.start.constraints)

@@ -32,8 +32,9 @@ def test_processes_share_a_run_that_one_process_can_go_on_with(tmp_path):
     atoms.rattle(0.1, seed=1)
     bundle.save(tmp_path / "model.janus", model)
     ase.io.write(tmp_path / "salt.traj", atoms)
-    words = ["launch", "-n", "2", "--", "md", "salt.traj", "--model", "model.janus", "--devices", "4", "--steps", "10",
-             "--ensemble", "nvt", "--thermo", "5", "--output", "two", "output.sample=5", "output.report=false"]  # fmt: skip
+    words = ["launch", "-n", "2", "--", "md", "salt.traj", "--model", "model.janus", "--devices", "4"]
+    words += ["--steps", "10", "--ensemble", "nvt", "--thermo", "5", "--output", "two"]
+    words += ["output.sample=5", "output.report=false"]
     ours = ("XLA_FLAGS", "JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION")  # jax-md needs the defaults
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     command = [sys.executable, "-m", "janus_jax.cli.main", *words]

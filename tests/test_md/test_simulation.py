@@ -92,6 +92,21 @@ def test_a_step_no_skin_can_take_stops_and_names_the_atom(model, salt, tmp_path)
     assert ase.io.read(tmp_path / "fast" / "final.extxyz").info["step"] == 0
 
 
+def test_open_systems_keep_their_cell_and_have_no_pressure_without_a_volume(tmp_path):
+    model = LennardJones(0.01, 3.4, cutoff=6.0)
+    config = EnsembleConfig(timestep_fs=1.0, temperature_kelvin=30.0)
+    free = Simulation(model, Atoms("Ar2", [[0, 0, 0], [0, 0, 3.8]]), config, folder=tmp_path / "free")
+    assert free.readings[0].volume == 0
+    assert np.isnan(free.readings[0].pressure_gpa)
+    free.run(10)
+    assert not ase.io.read(tmp_path / "free" / "final.extxyz").pbc.any()
+    assert free.atoms().cell.rank == 0
+    slab = Atoms("Ar2", [[0, 0, 0], [2.0, 0, 3.8]], cell=[5, 5, 20], pbc=[True, True, False])
+    run = Simulation(model, slab, config)
+    assert run.readings[0].volume == pytest.approx(500.0)
+    np.testing.assert_array_equal(run.atoms().cell.array, slab.cell.array)
+
+
 def test_broken_close_and_hot_states_stop_at_the_last_good_one(tmp_path):
     near = Atoms("Ar2", [[0, 0, 0], [0, 0, 3.6]], cell=[20, 20, 20], pbc=True)
     near.set_velocities([[0, 0, 0.2], [0, 0, -0.2]])
