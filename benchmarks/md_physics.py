@@ -22,6 +22,7 @@ import numpy as np  # noqa: E402
 jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp  # noqa: E402
+from ase.build import bulk  # noqa: E402
 
 import janus_jax.data  # noqa: E402
 from janus_jax import bundle  # noqa: E402
@@ -29,7 +30,9 @@ from janus_jax.models import convert  # noqa: E402
 from janus_jax.versions import versions  # noqa: E402
 from md.engine import Engine  # noqa: E402
 from md.ensembles import EnsembleConfig  # noqa: E402
+from md.observables import Sampler  # noqa: E402
 from md.simulation import Simulation  # noqa: E402
+from md.testing import ARGON, LennardJones  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "md_physics.json"
 

@@ -10,6 +10,7 @@ from ase.constraints import FixAtoms
 from janus_jax import configuration
 from janus_jax.errors import DynamicsError
 from janus_jax.models.potential import Potential
+from janus_jax.prediction import check_system
 from md import programs
 from md.config import EngineConfig
 from md.ensembles import FEMTOSECOND, EnsembleConfig
@@ -47,7 +48,8 @@ def before(
     """What can be known before anything is compiled.
 
     Raises:
-        DynamicsError: more devices than JAX has or than atoms, no cell for a pressure, nothing that moves, a number
+        StructureError: a charge, spin or data set outside the model's embeddings.
+        DynamicsError: more devices than JAX has, no cell for a pressure, nothing that moves, a number
             that is none, a timestep that the velocities make too long for the skin.
     """
     devices = settings.devices
@@ -59,6 +61,16 @@ def before(
         raise DynamicsError(f"npt needs a cell with three periodic axes; this one has pbc {atoms.pbc.tolist()}")
     if not moving.any():
         raise DynamicsError("all atoms are fixed; there is nothing to move")
+    fixed = not moving.all()
+    if ensemble.name != "minimize" and ensemble.degrees(int(moving.sum()), fixed) < 1:
+        raise DynamicsError("one atom whose centre is held still has no motion; set still_center to 0")
+    if fixed and ensemble.still_center:
+        raise DynamicsError(f"still_center is {ensemble.still_center}, but fixed atoms hold the centre; leave it out")
+    numbers = [
+        np.array([value], int) for value in (*(atoms.info.get(k) or 0 for k in ("charge", "spin")), settings.dataset)
+    ]
+    if hasattr(model.config, "charge_spin"):
+        check_system(model, *numbers)
     if not np.isfinite(atoms.positions).all():
         raise DynamicsError(f"atom {int(np.argmax(~np.isfinite(atoms.positions).all(1)))} is nowhere: not a number")
     if atoms.has("momenta") and ensemble.name != "minimize":
@@ -88,10 +100,13 @@ def stop(engine: "Engine", why: int) -> None:
         f"has a force of {forces[pulled]:.3g} eV/Å"
     )
     where = f"step {engine.step + 1} of {engine.ensemble.timestep_fs:g} fs"
+    if engine.ensemble.name == "minimize":
+        where = f"step {engine.step + 1} of FIRE"
     if why == programs.STALE:
+        cell = " (or changes the cell so much)" if engine.ensemble.name == "npt" else ""
         raise DynamicsError(
-            f"{where} moves an atom by more than half the skin of {engine.settings.skin_angstrom:g} Å; {state}: use a "
-            "shorter timestep_fs or a larger skin_angstrom, or look whether atoms are too close"
+            f"{where} moves an atom{cell} by more than half the skin of {engine.settings.skin_angstrom:g} Å; {state}: "
+            "use a shorter timestep_fs or a larger skin_angstrom, or look whether atoms are too close"
         )
     after = engine.programs.attempt(engine.motion, engine.ids, engine.system)
     if why == programs.BROKEN:
@@ -100,8 +115,9 @@ def stop(engine: "Engine", why: int) -> None:
         ).all(1)
         atoms = np.flatnonzero(~finite)
         shown = ", ".join(map(str, atoms[:10].tolist())) + (", ..." if len(atoms) > 10 else "")
+        shown = f"{len(atoms)} atoms: {shown}" if len(atoms) else "the energy or the virial"
         raise DynamicsError(
-            f"{where} gives numbers that are not finite ({len(atoms)} atoms: {shown}); {state}. Look at these atoms "
+            f"{where} gives numbers that are not finite ({shown}); {state}. Look at these atoms "
             "in the last good state, or use a shorter timestep_fs"
         )
     length, source, centre = engine.programs.closest(after.state.position, after.cell, engine.system)

@@ -29,6 +29,8 @@ class EngineConfig(Section):
     """Stop when the temperature is higher."""
     seed: int = 0
     """Of velocities and noise."""
+    dataset: NonNegativeInt = 0
+    """Index of the data-set embedding to use, for models that have one."""
 
 
 class OutputConfig(Section):

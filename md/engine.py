@@ -50,6 +50,7 @@ class Engine:
 
     Attributes:
         step: steps made; motion: state and what the potential says of it (`Motion`).
+        origin_cell: the cell when origin was set.
         ids: [K rows] atom of each row, -1 for padding; numbers, turns, origin: [K rows] atomic numbers, cells crossed
             since the start, unwrapped positions from which displacements count.
         rebuilds: how many searches for neighbours, by reason; by_rank: [K, 2] of those by displacement, how many a
@@ -92,7 +93,7 @@ class Engine:
         self.build = builder.Builder(self.mesh, lists, room, made.shape)
         self.weights = jax.tree.map(self.replicated, nnx.split(model)[1])
         self.structure = {key: self.replicated(np.int32(atoms.info.get(key) or 0)) for key in ("charge", "spin")}
-        self.structure["dataset"] = self.replicated(np.int32(0))
+        self.structure["dataset"] = self.replicated(np.int32(settings.dataset))
         overlap = jax.default_backend() != "cpu" if settings.overlap is None else settings.overlap
         integrator = integrators.Integrator(ensemble, self._evaluate, int(moving.sum()), self.fixed)
         self.degrees = integrator.degrees
@@ -120,6 +121,7 @@ class Engine:
         positions = self.scatter(self.start.positions.astype(self.dtype))
         self.origin = self.scatter(atoms.positions.astype(self.dtype))
         cell = self.replicated(self.start.cell.astype(self.dtype))
+        self.origin_cell = cell
         self.system = self.prepare(positions, cell)
         self.halo_after_cut = self.halo_rows
         key = self.replicated(jax.random.key(self.settings.seed))
@@ -175,10 +177,11 @@ class Engine:
         while self.step < end:
             until_cut = self.settings.repartition - self.step % self.settings.repartition
             limit = min(end - self.step, self.settings.interval - self.since_build, until_cut)
-            self.motion, done, why, stale = self.programs.epoch(self.motion, self.ids, self.system, limit)
-            done, why = int(done), int(why)
-            self.step += done
-            self.since_build += done
+            motion, done, why, stale = self.programs.epoch(self.motion, self.ids, self.system, limit)
+            done, why = int(done), int(why)  # waits; an interrupt until here leaves the state before the epoch
+            self.motion, self.step, self.since_build = motion, self.step + done, self.since_build + done
+            if why == programs.STALE and self.since_build == 0 and self._shortened():
+                continue
             if why not in (programs.GOOD, programs.CONVERGED, programs.STALE) or (
                 why == programs.STALE and self.since_build == 0
             ):
@@ -193,6 +196,22 @@ class Engine:
             if why == programs.CONVERGED:
                 return True
         return False
+
+    def _shortened(self) -> bool:
+        """Whether a minimisation has taken back a step that was too long, to make a shorter one."""
+        if self.ensemble.name != "minimize":
+            return False
+        state = self.motion.state
+        if float(state.dt) < 1e-9 * self.programs.integrator.dt:
+            return False
+        self.motion = self.with_state(dt=state.dt / 2, momentum=state.momentum * 0)
+        return True
+
+    def set_origin(self) -> None:
+        """Count displacements from here."""
+        state, cell = self.motion.state, self.motion.cell
+        self.origin = self.programs.unwrapped(state.position, self.turns, cell)
+        self.origin_cell = cell
 
     def rebuild(self, why: str) -> None:
         """Wrap positions, keeping count, and find the neighbours anew; `why` is counted."""

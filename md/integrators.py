@@ -36,7 +36,7 @@ class Motion:
     closest: Any
     """Å, the shortest pair."""
     heat: Any
-    """eV that Langevin's noise and friction have put in."""
+    """eV that Langevin's noise and friction, and removals of the centre's motion, have put in."""
     step: Any
 
 
@@ -117,9 +117,10 @@ class Integrator:
             options = {"kT": kT} if self.ensemble.name == "nvt" else {}
             state = getattr(apply, "__wrapped__", apply)(state, **options)
         if self.still:
-            now = (motion.step + 1) % self.still == 0
-            still = jax.lax.cond(now, lambda p: p - drift(p, state.mass), lambda p: p, state.momentum)
+            now, before = (motion.step + 1) % self.still == 0, state
+            still = jax.lax.cond(now, lambda p: p - drift(p, before.mass), lambda p: p, state.momentum)
             state = state.set(momentum=still)
+            heat = heat + jnp.where(now, kinetic_energy(state) - kinetic_energy(before), 0)
         unknown = jnp.full_like(motion.energy, jnp.nan)
         new = seen[-1] if seen else Evaluation(unknown, state.force, motion.virial, motion.closest)
         after = Motion(state, cell, new.energy, new.virial, new.closest, heat, motion.step + 1)

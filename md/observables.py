@@ -12,6 +12,7 @@ import numpy as np
 from ase.data import chemical_symbols
 from jax.sharding import PartitionSpec
 
+from janus_jax.errors import ConfigError
 from md.engine import gathered
 from md.programs import AXIS
 from partition import builder, topology
@@ -71,11 +72,11 @@ class Sampler:
             total = total.at[jnp.where(on, place, len(total))].add(1, mode="drop")
         return total.reshape(1, kinds, kinds, self.bins)
 
-    def _squares(self, positions, turns, origin, ids, masses, numbers, cell):
-        """Sum of squared displacements of each kind."""
+    def _squares(self, positions, turns, origin, origin_cell, ids, masses, numbers, cell):
+        """Sum of squared displacements of each kind; the growth of the cell is none."""
         there = positions + turns.astype(cell.dtype) @ cell
         real = (ids >= 0)[:, None]
-        moved = jnp.where(real, there - origin, 0)
+        moved = jnp.where(real, there - origin @ jnp.linalg.inv(origin_cell) @ cell, 0)
         mass = jnp.where(jnp.isfinite(masses), masses, 0)
         fixed = (real & ~jnp.isfinite(masses)).any()  # then nothing drifts
         center = jnp.where(fixed, 0, (mass * moved).sum(0) / jnp.maximum(mass.sum(), 1e-30))
@@ -93,7 +94,16 @@ class Sampler:
             self.pairs += gathered(self._count(positions, cell, built, engine.numbers)).sum(0, dtype=np.int64)
             self.inverse_volumes += 1 / volume
             self.frames += 1
-        sums = self._moved(positions, engine.turns, engine.origin, engine.ids, motion.state.mass, engine.numbers, cell)
+        sums = self._moved(
+            positions,
+            engine.turns,
+            engine.origin,
+            engine.origin_cell,
+            engine.ids,
+            motion.state.mass,
+            engine.numbers,
+            cell,
+        )
         time_ps = engine.step * engine.ensemble.timestep_fs / 1000
         self.displacements.append([time_ps, *(np.asarray(sums, float) / self.counts).tolist()])
 
@@ -120,11 +130,22 @@ class Sampler:
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
         return {
-            "pairs": self.pairs.tolist(), "inverse_volumes": self.inverse_volumes, "frames": self.frames,
+            "reach": self.reach, "bins": self.bins, "pairs": self.pairs.tolist(),
+            "inverse_volumes": self.inverse_volumes, "frames": self.frames,
             "displacements": self.displacements,
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on counting.
+
+        Raises:
+            ConfigError: the counts have another range or other bins.
+        """
+        if (state["reach"], state["bins"]) != (self.reach, self.bins):
+            raise ConfigError(
+                f"rdf_angstrom {self.reach:g} and rdf_bins {self.bins}: the checkpoint has {state['reach']:g} and "
+                f"{state['bins']}; keep them, or start a new run from final.extxyz"
+            )
         self.pairs = np.array(state["pairs"], np.int64).reshape(self.pairs.shape)
         self.inverse_volumes, self.frames = state["inverse_volumes"], state["frames"]
         self.displacements = state["displacements"]

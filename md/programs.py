@@ -67,6 +67,7 @@ class Programs:
         self.evaluate = jax.jit(self._sharded((ranks, all_, system), evaluation)(self._evaluate))
         self.merge = jax.jit(self._sharded((ranks,), (ranks, all_))(self._merge))
         self.wrap = jax.jit(self._wrap)
+        self.unwrapped = jax.jit(lambda positions, turns, cell: positions + turns.astype(cell.dtype) @ cell)
         self.digest = jax.jit(self._sharded((ranks, all_, ranks), all_)(self._digest))
         self._stale = self._sharded((ranks, all_, ranks), all_)(self._is_stale)
         self._move = jax.jit(self._sharded((ranks, ranks, all_), (ranks, ranks, all_))(self._new_owners))
@@ -141,7 +142,8 @@ class Programs:
             why = jnp.where(largest <= self.integrator.ensemble.force_tolerance**2, CONVERGED, why)
         else:
             why = jnp.where(hot, HOT, why)
-        why = jnp.where(motion.closest < closest, CLOSE, why)
+            why = jnp.where(motion.closest < closest, CLOSE, why)  # minimisations may start from anything
+            finite &= jnp.isfinite(motion.energy)
         why = jnp.where(stale, STALE, why)
         return jnp.where(finite, why, BROKEN)
 

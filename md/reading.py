@@ -36,6 +36,22 @@ class Reading:
         """Not a number without a volume."""
         return -float(np.trace(self.stress)) / 3 / GPa
 
+    @staticmethod
+    def of_row(values: list[Any], references_ev: float) -> "Reading":
+        """The inverse of `row`, but for the shear of the stress."""
+        row = dict(zip(COLUMNS, map(float, values), strict=True))
+        return Reading(
+            step=int(row["step"]),
+            potential_ev=row["potential_ev"] - references_ev,
+            kinetic_ev=row["kinetic_ev"],
+            conserved_ev=row["conserved_ev"] - references_ev,
+            temperature_kelvin=row["temperature_kelvin"],
+            stress=-row["pressure_gpa"] * GPa * np.eye(3),
+            volume=row["volume_angstrom3"],
+            closest_angstrom=row["closest_angstrom"],
+            largest_force=row["largest_force_ev_per_angstrom"],
+        )
+
     def row(self, timestep_fs: float, references_ev: float, mass_amu: float) -> list[Any]:
         """The values of `COLUMNS`; energies include the reference energies of the atoms."""
         potential = self.potential_ev + references_ev

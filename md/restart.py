@@ -7,6 +7,7 @@ as at the start of a run), and the run goes on to rounding.
 """
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,13 @@ import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from janus_jax.errors import CheckpointError
+from janus_jax.runtime import multihost
 from md.programs import AXIS
 from partition.capacity import Capacity
 from partition.layout import Cut
 from partition.transport import Transport
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 FOLDER = "checkpoints"
@@ -70,12 +74,16 @@ class Checkpoints:
 
     def __init__(self, folder: Path):
         self.folder = (folder / FOLDER).absolute()
+        self.written: set[int] = set()
         self.manager = ocp.CheckpointManager(self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=2))
 
     def save(self, step: int, arrays: dict[str, jax.Array], about: dict[str, Any]) -> None:
         """Start writing; `about` has ranks and rows of the cut."""
-        if step in self.manager.all_steps():
+        if step in self.written:
             return
+        self.written.add(step)
+        if step in self.manager.all_steps():  # of a run that went another way, or unreadable
+            self._move_aside(step)
         total = about["ranks"] * about["rows"]
         shapes = {n: [list(a.shape), str(a.dtype), a.ndim > 0 and a.shape[0] == total] for n, a in arrays.items()}
         contents = ocp.args.Composite(
@@ -95,11 +103,23 @@ class Checkpoints:
             raise CheckpointError(self.folder, "holds no checkpoint, so there is nothing to go on from")
         for step in reversed(steps):
             try:
-                return self._read(step, devices)
-            except CheckpointError:
+                saved = self._read(step, devices)
+                self.written.add(step)
+                return saved
+            except CheckpointError as error:
                 if step == steps[0] or jax.process_count() > 1:
                     raise
+                log.warning("%s It is moved aside; the one before is tried.", error)
+                self._move_aside(step)
         raise AssertionError("unreachable")
+
+    def _move_aside(self, step: int) -> None:
+        """Make room for a checkpoint of the same step without losing what is there."""
+        if multihost.primary():
+            aside = next(p for k in range(1000) if not (p := self.folder / f"{step}.aside{k or ''}").exists())
+            (self.folder / str(step)).rename(aside)
+        multihost.wait_for_all(f"checkpoint {step}")
+        self.manager.reload()
 
     def _read(self, step: int, devices: int) -> Saved:
         where = self.folder / str(step)

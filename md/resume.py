@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from janus_jax.errors import ConfigError
 from md import restart
 from md.potential import Evaluation
 from md.restart import Saved
@@ -14,25 +15,35 @@ if TYPE_CHECKING:
     from md.engine import Engine
 
 ATOMS = ("ids", "numbers", "turns", "origin")
+KEPT = ("name", "timestep_fs", "tau_fs", "barostat_tau_fs")
+"""Of an ensemble: a thermostat of other ones would not be that of the checkpoint."""
 
 
 def state(engine: "Engine") -> tuple[dict[str, jax.Array], dict[str, Any]]:
     """Arrays and description of an engine's present state, for `md.restart.Checkpoints`."""
     arrays = {name: getattr(engine, name) for name in ATOMS}
     arrays["reference"] = engine.built_from
-    arrays["build_cell"] = engine.build_cell
+    arrays["build_cell"], arrays["origin_cell"] = engine.build_cell, engine.origin_cell
     for k, leaf in enumerate(jax.tree.leaves(engine.motion)):
         arrays[f"motion/{k}"] = jax.random.key_data(leaf) if _is_key(leaf) else leaf
     about = {
         "step": engine.step, "since_build": engine.since_build, "rebuilds": dict(engine.rebuilds),
         "by_rank": engine.by_rank.tolist(), "halo_after_cut": engine.halo_after_cut, "ranks": engine.cut.ranks,
         "rows": engine.rows, "method": engine.cut.method, "shape": engine.cut.shape, "atoms": engine.atoms,
+        "ensemble": engine.ensemble.model_dump(mode="json"),
     }  # fmt: skip
     return arrays, about | restart.described(engine.build.capacity, engine.build.settings.transport)
 
 
 def _known(engine: "Engine", saved: Saved) -> None:
     about = saved.about
+    for name in KEPT:
+        was, is_ = about["ensemble"][name], getattr(engine.ensemble, name)
+        if was != is_:
+            raise ConfigError(
+                f"ensemble.{name}: the checkpoint has {was}, given is {is_}; start a new run from final.extxyz instead"
+            )
+    engine.origin_cell = engine.replicated(saved.arrays["origin_cell"])
     engine.step, engine.since_build = about["step"], about["since_build"]
     engine.rebuilds.update(about["rebuilds"])
     engine.halo_after_cut = about["halo_after_cut"]

@@ -3,6 +3,7 @@
 Frames pass through the host of process 0, so trajectories are for systems whose positions fit there.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import ase.io
+import jax
 import numpy as np
 from ase import Atoms
 
 from janus_jax import configuration
-from janus_jax.errors import ConfigError
+from janus_jax.errors import ConfigError, DynamicsError
 from janus_jax.models.potential import Potential
 from janus_jax.runtime import multihost
 from janus_jax.units import MEV_PER_EV
@@ -22,11 +24,13 @@ from md import report, restart, resume
 from md.config import EngineConfig, OutputConfig
 from md.engine import Engine
 from md.ensembles import EnsembleConfig
-from md.files import Files
+from md.files import EXTXYZ, H5MD, Files
 from md.observables import Sampler
-from md.reading import THERMO, Reading
+from md.reading import THERMO, Reading, read_thermo
 
 START = "start.traj"
+CHUNK = 100
+"""Steps after which a run asks at the latest whether to stop."""
 
 
 class Simulation:
@@ -57,8 +61,13 @@ class Simulation:
         output = {name: options.pop(name) for name in OutputConfig.model_fields if name in options}
         self.output = configuration.validate(OutputConfig, output)
         self.folder = None if folder is None else Path(folder)
-        if self.folder and not resume and (self.folder / THERMO).exists():
-            raise ConfigError(f"{self.folder} holds a run already; give another folder, or resume it")
+        if self.folder and not resume:
+            there = [name for name in (THERMO, EXTXYZ, H5MD) if (self.folder / name).exists()]
+            there += [restart.FOLDER] if any((self.folder / restart.FOLDER).glob("*")) else []
+            if there:
+                raise ConfigError(
+                    f"{self.folder} holds a run already ({', '.join(there)}); give another folder, or resume it"
+                )
         self._checkpoints = restart.Checkpoints(self.folder) if self.folder else None
         saved = None
         if resume:
@@ -81,13 +90,22 @@ class Simulation:
         if self.folder and multihost.primary():
             self._files = Files(self.folder, self.output, atoms, saved.about["sizes"] if saved else None)
         if saved:
-            self.sampler.restore(saved.about["sampler"])
+            self._go_on(saved)
             return
         if self._files:
             ase.io.write(self.folder / START, atoms)  # type: ignore[operator]
         self._read()
         if self.output.frames:
             self._frame()
+        if self.folder:
+            self._checkpoint()
+
+    def _go_on(self, saved: restart.Saved) -> None:
+        """Take over counts and readings."""
+        self.sampler.restore(saved.about["sampler"])
+        if self._files:
+            table = read_thermo(self._files.folder)
+            self.readings = [Reading.of_row(list(row), self.references) for row in zip(*table.values(), strict=True)]
 
     @classmethod
     def from_atoms(cls, atoms: Atoms, model: Potential, **options: Any) -> "Simulation":
@@ -108,31 +126,47 @@ class Simulation:
             progress: called with each reading.
             stop: asked now and then whether and why to end early; what process 0 says holds for all.
         """
-        engine, end = self.engine, self.engine.step + steps
-        why = None
         try:
-            while engine.step < end and why is None:
-                first, began = engine.step, time.perf_counter()
-                self.converged = engine.run(min(end, self._next(first)) - first)
-                if self._warm:
-                    self.seconds += time.perf_counter() - began
-                    self.timed += engine.step - first
-                self._warm = True
-                self._write(progress)
-                why = "converged" if self.converged else multihost.text_of_primary(stop() or "") or None
-        finally:
-            if self.folder and (engine.step or not self.readings):
-                self._checkpoint()
-            self._final()
+            why = self._run(self.engine.step + steps, progress, stop)
+        except DynamicsError:  # all processes have raised it
+            self._save()
+            raise
+        except BaseException:
+            if jax.process_count() == 1:  # of several, the others may be elsewhere
+                with contextlib.suppress(Exception):
+                    self._save()
+            raise
+        self._save()
         return why
+
+    def _run(self, end: int, progress, stop) -> str | None:
+        engine, why = self.engine, None
+        while engine.step < end and why is None:
+            first, began = engine.step, time.perf_counter()
+            self.converged = engine.run(min(end, self._next(first)) - first)
+            if self._warm:
+                self.seconds += time.perf_counter() - began
+                self.timed += engine.step - first
+            self._warm = True
+            self._write(progress)
+            why = "converged" if self.converged else multihost.text_of_primary(stop() or "") or None
+        return why
+
+    def _save(self) -> None:
+        """Checkpoint and final.extxyz of the present state."""
+        if self.folder:
+            self._checkpoint()
+            state = self._state()
+            if self._files:
+                self._files.final(*state)
 
     def _every(self) -> tuple[int, ...]:
         output = self.output
         return tuple(n for n in (output.thermo, output.frames, output.sample, output.checkpoint) if n)
 
     def _next(self, step: int) -> int:
-        """The next step at which something is written."""
-        return min(step + every - step % every for every in self._every())
+        """The next step at which something is written, or at which `stop` is asked."""
+        return min(step + every - step % every for every in (*self._every(), CHUNK))
 
     def _write(self, progress) -> None:
         """What is due at this step; the checkpoint last, since it says how long the files are."""
@@ -145,6 +179,8 @@ class Simulation:
             self._frame()
         time_ps = step * self.engine.ensemble.timestep_fs / 1000
         if output.sample and step % output.sample == 0 and time_ps >= output.skip_ps:
+            if not self.sampler.displacements and output.skip_ps:
+                self.engine.set_origin()
             self.sampler.sample()
         if output.checkpoint and step % output.checkpoint == 0 and self.folder:
             self._checkpoint()
@@ -183,12 +219,6 @@ class Simulation:
             if self._files:
                 self._files.frame(atoms, self.engine.step, atoms.info["time_fs"], energy, forces)
 
-    def _final(self) -> None:
-        if self.folder:
-            state = self._state()
-            if self._files:
-                self._files.final(*state)
-
     def _checkpoint(self) -> None:
         assert self._checkpoints is not None
         arrays, about = resume.state(self.engine)
@@ -214,7 +244,7 @@ class Simulation:
 
     def figures(self) -> dict[str, Any]:
         """What the command prints, and results.json keeps."""
-        engine, last = self.engine, self.readings[-1]
+        engine, last = self.engine, self.engine.read()
         rate = self.timed / self.seconds if self.seconds else math.nan
         searches = sum(engine.rebuilds.values())
         return {
@@ -224,7 +254,7 @@ class Simulation:
             "cut": engine.cut.method,
             "steps": engine.step,
             "temperature_kelvin": last.temperature_kelvin,
-            "mean_temperature_kelvin": float(np.mean([reading.temperature_kelvin for reading in self.readings])),
+            "mean_temperature_kelvin": float(np.mean([r.temperature_kelvin for r in self.readings or [last]])),
             "total_ev": last.potential_ev + last.kinetic_ev + self.references,
             "pressure_gpa": last.pressure_gpa,
             "drift_meV_per_atom_per_ps": self.drift(),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from md.simulation import Simulation
 
 CONFIG, MODEL = "config.yaml", "model.janus"
+RAMPED = ("ensemble.temperature_kelvin", "ensemble.pressure_gpa")
 
 
 def configure(arguments: argparse.Namespace) -> "MdConfig":
@@ -36,20 +37,30 @@ def configure(arguments: argparse.Namespace) -> "MdConfig":
     else:
         values = {"structure": files[0]}
     given = {key: getattr(arguments, name) for name, key in arguments.keys.items()}
-    steps = given["steps"] or values.get("steps", MdConfig().steps)
-    timestep = float(given["ensemble.timestep_fs"] or values.get("ensemble", {}).get("timestep_fs", 0.5))
-    for key, value in given.items():
-        if value is not None and key in ("ensemble.temperature_kelvin", "ensemble.pressure_gpa") and ":" in value:
-            first, last = value.split(":", 1)
-            value = f"[[0, {first}], [{int(steps) * timestep / 1000}, {last}]]"
-        if value is not None:
-            overrides.append(f"{key}={value}")
+    ramps = {key: value for key, value in given.items() if key in RAMPED and value is not None and ":" in value}
+    overrides += [f"{key}={value}" for key, value in given.items() if value is not None and key not in ramps]
+    if ramps:  # over the steps to be made, which the other options say
+        plain = configuration.validate(MdConfig, configuration.override(values, overrides))
+        began = _made(arguments.resume)
+        end = began + (arguments.steps or plain.steps - began) if arguments.resume else plain.steps
+        first, last = (step * plain.ensemble.timestep_fs / 1000 for step in (began, end))
+        for key, value in ramps.items():
+            low, high = value.split(":", 1)
+            overrides.append(f"{key}=[[{first!r}, {low}], [{last!r}, {high}]]")
     config = configuration.validate(MdConfig, configuration.override(values, overrides))
     if not config.structure or not config.model:
         raise ConfigError(f"{'structure' if not config.structure else 'model'}: not given; it is a file")
     if not config.folder:
         config = config.model_copy(update={"folder": f"runs/md-{Path(config.structure).stem}"})
     return config
+
+
+def _made(folder: str | None) -> int:
+    """Steps of the newest checkpoint of a run; 0 without one."""
+    from md.restart import FOLDER
+
+    names = [path.name for path in (Path(folder) / FOLDER).glob("*")] if folder else []
+    return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -69,11 +80,13 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     import jax
 
-    from janus_jax import bundle, configuration
+    from janus_jax import bundle
     from janus_jax.runtime import multihost
     from md.simulation import Simulation
     from partition.errors import PartitionError
 
+    if arguments.resume and arguments.dry_run:
+        raise ConfigError(f"--dry-run is for new runs: janus-jax md {Path(arguments.resume) / CONFIG} --dry-run")
     config = configure(arguments)
     jax.config.update("jax_enable_x64", True)  # positions and integration; the model keeps its precision
     multihost.start(config.engine.devices)
@@ -84,23 +97,21 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     options |= {name: getattr(config.output, name) for name in type(config.output).model_fields}
     try:
         if arguments.resume:
-            simulation = Simulation(
-                model, None, config.ensemble, folder=config.folder, resume=True, **options
-            )  # fmt: skip
+            simulation = Simulation(model, None, config.ensemble, folder=config.folder, resume=True, **options)
             steps = arguments.steps or config.steps - simulation.engine.step
             if steps < 1:
                 raise ConfigError(f"the run has made its {config.steps} steps; say how many more with --steps")
+            config = config.model_copy(update={"steps": simulation.engine.step + steps})
+            _keep(config, None)
         else:
-            structure = read_structure(config.structure, config.frame) * config.repeat
-            if config.engine.devices > len(structure):
-                raise ConfigError(f"{len(structure)} atoms on {config.engine.devices} devices: give fewer devices")
+            structure = _structure(config)
             if arguments.dry_run:
-                return _dry_run(model, structure, config)
+                from md import estimate
+
+                return ended(estimate.memory(model, structure, config.ensemble, config.engine) | {"dry_run": True})
             simulation = Simulation(model, structure, config.ensemble, folder=config.folder, **options)
             steps = config.steps
-            if multihost.primary():
-                (Path(config.folder) / CONFIG).write_text(configuration.dump(config))
-                bundle.save(Path(config.folder) / MODEL, model)
+            _keep(config, model)
         stopped = _go(simulation, steps)
     except PartitionError as error:
         raise DynamicsError(str(error)) from None
@@ -112,9 +123,41 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
         ) from error
     if config.output.report:
         simulation.report()
+    return ended(simulation.figures() | ({"stopped": stopped} if stopped else {}))
+
+
+def ended(figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures, when all processes are done."""
+    from janus_jax.runtime import multihost
+
     multihost.wait_for_all("the end")
     multihost.finish()
-    return simulation.figures() | ({"stopped": stopped} if stopped else {})
+    return figures
+
+
+def _keep(config: "MdConfig", model) -> None:
+    """What a resumed run needs, in the run's folder."""
+    from janus_jax import bundle, configuration
+    from janus_jax.runtime import multihost
+
+    if multihost.primary():
+        (Path(config.folder) / CONFIG).write_text(configuration.dump(config))
+        if model is not None:
+            bundle.save(Path(config.folder) / MODEL, model)
+
+
+def _structure(config: "MdConfig"):
+    """The structure of a configuration, repeated; its charge with it."""
+    structure = read_structure(config.structure, config.frame)
+    copies = config.repeat[0] * config.repeat[1] * config.repeat[2]
+    if copies > 1 and structure.info.get("spin"):
+        raise ConfigError(f"repeat is {config.repeat}, but the structure has a spin, which copies do not add up to")
+    if copies > 1 and structure.info.get("charge"):
+        structure.info["charge"] *= copies
+    structure *= config.repeat
+    if config.engine.devices > len(structure):
+        raise ConfigError(f"{len(structure)} atoms on {config.engine.devices} devices: give fewer devices")
+    return structure
 
 
 def _go(simulation: "Simulation", steps: int) -> str | None:
@@ -153,12 +196,6 @@ def _go(simulation: "Simulation", steps: int) -> str | None:
             bar.update(task, completed=reading.step, now=now)
 
         return simulation.run(steps, progress, interruption.reason)
-
-
-def _dry_run(model, structure, config: "MdConfig") -> dict[str, Any]:
-    from md import estimate
-
-    return estimate.memory(model, structure, config.ensemble, config.engine) | {"dry_run": True}
 
 
 def exit_code(figures: dict[str, Any]) -> int:

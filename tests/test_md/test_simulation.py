@@ -16,12 +16,13 @@ from ase.build import bulk
 from ase.constraints import FixAtoms, FixBondLength
 from flax import nnx
 
-from janus_jax import bundle
+from janus_jax import bundle, configuration
 from janus_jax.cli.main import main
 from janus_jax.errors import ConfigError, DynamicsError, UnknownElementError
 from janus_jax.models import build, convert
 from janus_jax.models.esen import EsenConfig
 from md import estimate
+from md.config import MdConfig
 from md.engine import Engine
 from md.ensembles import EnsembleConfig
 from md.reading import COLUMNS
@@ -131,6 +132,37 @@ def test_broken_close_and_hot_states_stop_at_the_last_good_one(tmp_path):
         Engine(broken, near, config).run(5)
 
 
+def test_an_interrupt_leaves_state_and_step_as_one(model, salt, tmp_path, monkeypatch):
+    simulation = Simulation(model, salt, EnsembleConfig(timestep_fs=1.0), folder=tmp_path / "run", thermo=4)
+    epoch, calls = simulation.engine.programs.epoch, []
+
+    class Late:
+        """A count that is interrupted while it is waited for."""
+
+        def __int__(self):
+            raise KeyboardInterrupt
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        result = epoch(*arguments)
+        return result if len(calls) < 3 else (result[0], Late(), *result[2:])
+
+    monkeypatch.setattr(simulation.engine.programs, "epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        simulation.run(40)
+    assert simulation.engine.step == int(simulation.engine.motion.step) == 8
+    assert ase.io.read(tmp_path / "run" / "final.extxyz").info["step"] == 8
+
+
+def test_minimisation_starts_from_atoms_on_top_of_each_other(model, salt):
+    salt.positions[1] = salt.positions[0] + [0.3, 0, 0]
+    engine = Engine(model, salt, EnsembleConfig(name="minimize", timestep_fs=2.0, force_tolerance=0.05))
+    before = engine.read().closest_angstrom
+    assert before < 0.31
+    assert engine.run(2000)
+    assert engine.read().closest_angstrom > 1.5
+
+
 def test_what_cannot_be_run_is_said_before_anything_is_compiled(model, salt):
     with pytest.raises(DynamicsError, match="99 devices; JAX has 8"):
         Engine(model, salt, EnsembleConfig(), devices=99)
@@ -152,6 +184,11 @@ def test_what_cannot_be_run_is_said_before_anything_is_compiled(model, salt):
     held.set_constraint(FixBondLength(0, 1))
     with pytest.raises(DynamicsError, match="FixBondLengths; only FixAtoms"):
         Engine(model, held, EnsembleConfig())
+    held.set_constraint(FixAtoms([0]))
+    with pytest.raises(DynamicsError, match="still_center is 10, but fixed atoms hold the centre"):
+        Engine(model, held, EnsembleConfig(still_center=10))
+    with pytest.raises(DynamicsError, match="one atom whose centre is held still"):
+        Engine(model, salt[:1], EnsembleConfig())
     held.set_constraint(FixAtoms(range(8)))
     with pytest.raises(DynamicsError, match="nothing to move"):
         Engine(model, held, EnsembleConfig())
@@ -204,8 +241,17 @@ def test_the_command_runs_a_structure_on_two_devices_and_goes_on(files, capsys):
     assert "holds a run already" in capsys.readouterr().err
     assert main(["md", "--resume", "runs/md-salt"]) == 2
     assert "has made its 20 steps; say how many more with --steps" in capsys.readouterr().err
-    assert main(["md", "--resume", "runs/md-salt", "--steps", "7", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["steps"] == 27
+    assert main(["md", "--resume", "runs/md-salt", "--dry-run"]) == 2
+    assert "config.yaml --dry-run" in capsys.readouterr().err
+    assert main(["md", "--resume", "runs/md-salt", "--ensemble", "nve", "--steps", "7"]) == 2
+    assert "ensemble.name: the checkpoint has nvt, given is nve" in capsys.readouterr().err
+    again = ["md", "--resume", "runs/md-salt", "--steps", "7", "--temperature", "400:500", "--json"]
+    assert main(again) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["steps"] == 27
+    kept = configuration.load(MdConfig, "runs/md-salt/config.yaml")
+    assert kept.steps == 27
+    assert kept.ensemble.temperature_kelvin == ((0.01, 400.0), (0.0135, 500.0))  # from where it was
     assert [row["step"] for row in thermo("runs/md-salt")] == ["0", "5", "10", "15", "20", "25"]
     assert main(["report", "runs/md-salt"]) == 0
 
@@ -237,6 +283,7 @@ def test_a_configuration_says_the_same_and_a_dry_run_says_what_it_needs(files, c
 def test_bad_words_are_explained(files, capsys):
     for words, text in (
         (["--temperature", "-3"], "ensemble.temperature_kelvin: "),
+        (["--temperature", "300:-3", "steps=50"], "all temperatures must be positive"),
         (["--ensemble", "nph"], "ensemble.name: Input should be 'nve', 'nvt', 'langevin', 'npt' or 'minimize'"),
         (["enginge.skin_angstrom=1"], "did you mean engine"),
     ):
