@@ -19,7 +19,7 @@ from partition.testing import System, as_set, assert_exact, oracle_pairs, system
 
 CUTS = ("grid", "hilbert", "morton")
 RANKS = (1, 2, 3, 5, 7, 8, 13)
-EXAMPLES = 5000 if os.environ.get("JANUS_JAX_EVERY") else 150
+EXAMPLES = 5000 if os.environ.get("JANUS_JAX_EVERY") else 60
 TRICLINIC = np.array([[13.0, 0.0, 0.0], [4.0, 11.0, 0.0], [-3.5, 5.0, 12.0]])
 SHARP = 35.0 * np.array([[1, 0, 0], [0.5, 0.75**0.5, 0], [0.766, 0.3, 0.569]])  # angles of 46, 40 and 60 degrees
 PBC = [(True, True, True), (True, False, True), (False, False, True), (False, False, False)]

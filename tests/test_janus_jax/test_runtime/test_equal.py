@@ -20,10 +20,11 @@ ALL = list(itertools.product(LAYOUTS, ALIKE, MODES))
 SOME = [
     (layout, alike, mode)
     for (j, layout), (k, alike), (i, mode) in itertools.product(*map(enumerate, (LAYOUTS, ALIKE, MODES)))
-    if i == (j + k) % 3 or (layout == (2, 2) and alike == ("split",))
+    if (i == (j + k) % 3 and (j + k) % 2 == 0) or (layout == (2, 2) and alike == ("split",))
 ]
 CASES = ALL if os.environ.get("JANUS_JAX_EVERY") else SOME
-"""Each layout with each schedule, and each mode with each schedule; JANUS_JAX_EVERY=1 runs all 72 combinations."""
+"""Each layout with half of the schedules, each schedule with half of the layouts, and each mode with most of both;
+JANUS_JAX_EVERY=1 runs all 72 combinations."""
 
 
 def check(trainer, one, tolerance):
