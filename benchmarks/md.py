@@ -39,7 +39,10 @@ from md.engine import Engine  # noqa: E402
 from md.ensembles import EnsembleConfig  # noqa: E402
 from md.simulation import Simulation  # noqa: E402
 
-CONFIG = EsenConfig(cutoff_angstrom=4.0, channels=16, hidden_channels=16, edge_channels=16, num_basis=32)
+CONFIG = EsenConfig(
+    cutoff_angstrom=4.0, channels=16, hidden_channels=16, edge_channels=16, num_basis=32, mmax=2,
+    charge_spin="sinusoidal",
+)  # fmt: skip
 DYNAMICS = EnsembleConfig(name="nve", timestep_fs=0.5)
 
 
@@ -70,7 +73,16 @@ def seconds(function, repeats: int) -> float:
 def parts(model, atoms: Atoms, steps: int) -> dict:
     """Milliseconds of a step on one device, of the whole and of its parts."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Simulation(model, atoms, DYNAMICS, folder=Path(folder) / "run", thermo=10, frames=100, checkpoint=0)
+        run = Simulation(
+            model,
+            atoms,
+            DYNAMICS,
+            folder=Path(folder) / "run",
+            thermo=10,
+            frames=100,
+            checkpoint=0,
+            closest_angstrom=0.0,
+        )
         engine = run.engine
         engine.run(10)
         state = engine.motion.state
@@ -104,7 +116,7 @@ def parts(model, atoms: Atoms, steps: int) -> dict:
 
 def exchange(model, atoms: Atoms) -> dict:
     """Bytes a rank sends in one step on 4 devices: in the compiled program, and by the plan; and its time."""
-    engine = Engine(model, atoms, DYNAMICS, devices=4, cut="grid")
+    engine = Engine(model, atoms, DYNAMICS, devices=4, cut="grid", closest_angstrom=0.0)
     state = engine.motion.state
     lowered = engine.programs.evaluate.lower(state.position, engine.motion.cell, engine.system)
     text = lowered.compile().as_text()
@@ -194,7 +206,7 @@ def main() -> None:
         found["ase_janus_steps_per_s"] = through_ase(model, atoms, steps)
         if arguments.fairchem:
             other = through_fairchem(arguments.fairchem, model, atoms, max(steps // 4, 3))
-            engine = Engine(model, atoms, DYNAMICS)
+            engine = Engine(model, atoms, DYNAMICS, closest_angstrom=0.0)
             other["largest_difference_of_forces"] = float(np.abs(engine.forces() - np.array(other.pop("forces"))).max())
             other["largest_force"] = float(np.abs(engine.forces()).max())
             found["ase_fairchem"] = other
