@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from janus_jax.errors import CheckpointError
 from janus_jax.runtime import multihost
+from janus_jax.train.checkpoint import read
 from md.programs import AXIS
 from partition.capacity import Capacity
 from partition.layout import Cut
@@ -123,7 +124,7 @@ class Checkpoints:
 
     def _read(self, step: int, devices: int) -> Saved:
         where = self.folder / str(step)
-        about = self._restore(step, about=ocp.args.JsonRestore())["about"]
+        about = read(self.manager, where, step, about=ocp.args.JsonRestore())["about"]
         if about.get("format", FORMAT + 1) > FORMAT:
             raise CheckpointError(where, f"written by a newer version (format {about.get('format')})")
         mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), (AXIS,))
@@ -136,16 +137,8 @@ class Checkpoints:
             name: jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtype), sharding=place(rows))
             for name, (shape, dtype, rows) in about["shapes"].items()
         }
-        return Saved(self._restore(step, arrays=ocp.args.StandardRestore(like))["arrays"], about)  # type: ignore[call-arg]
-
-    def _restore(self, step: int, **contents) -> Any:
-        try:
-            return self.manager.restore(step, args=ocp.args.Composite(**contents))
-        except Exception as error:
-            text = str(error).splitlines()[0][:200] if str(error) else ""
-            raise CheckpointError(
-                self.folder / str(step), f"cannot be read ({type(error).__name__}: {text})"
-            ) from error
+        arrays = read(self.manager, where, step, arrays=ocp.args.StandardRestore(like))["arrays"]  # type: ignore[call-arg]
+        return Saved(arrays, about)
 
     def close(self) -> None:
         """Wait for what is being written."""

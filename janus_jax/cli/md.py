@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from janus_jax.cli._structure import read_structure
-from janus_jax.errors import ConfigError, DynamicsError, JanusError
+from janus_jax.cli.train import together
+from janus_jax.errors import ConfigError, DynamicsError
 
 if TYPE_CHECKING:
     from md.config import MdConfig
@@ -68,13 +69,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
     to_stderr()
     logging.getLogger("jax").setLevel(logging.ERROR)
-    try:
-        return _run(arguments)
-    except BaseException as error:  # one process of several must not leave the others waiting
-        from janus_jax.runtime import multihost
-
-        multihost.fail(error, trace=arguments.debug or not isinstance(error, JanusError | OSError | KeyboardInterrupt))
-        raise
+    return together(_run, arguments)
 
 
 def _run(arguments: argparse.Namespace) -> dict[str, Any]:

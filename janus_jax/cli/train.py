@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from janus_jax.cli._tables import show_metrics
@@ -50,9 +51,14 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     to_stderr()
     if arguments.resume is not None and arguments.tune:
         raise ConfigError("--tune belongs to a new run; a resumed one keeps its schedule.")
+    return together(_train, arguments)
+
+
+def together(work: Callable[[argparse.Namespace], dict[str, Any]], arguments: argparse.Namespace) -> dict[str, Any]:
+    """A command of several processes: one that fails must not leave the others waiting."""
     try:
-        return _train(arguments)
-    except BaseException as error:  # one process of several must not leave the others waiting
+        return work(arguments)
+    except BaseException as error:
         from janus_jax.runtime import multihost
 
         multihost.fail(error, trace=arguments.debug or not isinstance(error, JanusError | OSError | KeyboardInterrupt))

@@ -82,6 +82,19 @@ def _elsewhere(arg: Any) -> jax.Array:
     return jax.make_array_from_single_device_arrays(arg.global_shape, arg.sharding, [], dtype=arg.dtype)
 
 
+def read(manager: ocp.CheckpointManager, where: Path, step: int, **contents) -> Any:
+    """Parts of a checkpoint.
+
+    Raises:
+        CheckpointError: naming `where`; whatever Orbax found.
+    """
+    try:
+        return manager.restore(step, args=ocp.args.Composite(**contents))
+    except Exception as error:
+        text = str(error).splitlines()[0][:200] if str(error) else ""
+        raise CheckpointError(where, f"cannot be read ({type(error).__name__}: {text})") from error
+
+
 def _metric(metrics: dict[str, float]) -> float:
     return metrics.get(METRIC, math.inf)
 
@@ -156,13 +169,7 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
         return self._restore(step, state=ocp.args.StandardRestore(shapes))["state"]  # type: ignore[call-arg]
 
     def _restore(self, step: int, **contents) -> Any:
-        try:
-            return self.manager.restore(step, args=ocp.args.Composite(**contents))
-        except Exception as error:
-            text = str(error).splitlines()[0][:200] if str(error) else ""
-            raise CheckpointError(
-                self.folder / str(step), f"cannot be read ({type(error).__name__}: {text})"
-            ) from error
+        return read(self.manager, self.folder / str(step), step, **contents)
 
     def restore(self, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """State and description of the newest checkpoint that can be read.
