@@ -70,6 +70,10 @@ def capacity_of(about: dict[str, Any]) -> tuple[Capacity, Transport]:
     return capacity, Transport(about["kind"], AXIS, about["ranks"], tuples(about["sources"]))
 
 
+class NewerFormatError(CheckpointError):
+    """A checkpoint that can be read, but not by this version."""
+
+
 class Checkpoints:
     """The checkpoints below a run's folder: the last two are kept."""
 
@@ -108,7 +112,7 @@ class Checkpoints:
                 self.written.add(step)
                 return saved
             except CheckpointError as error:
-                if step == steps[0] or jax.process_count() > 1:
+                if step == steps[0] or jax.process_count() > 1 or isinstance(error, NewerFormatError):
                     raise
                 log.warning("%s It is moved aside; the one before is tried.", error)
                 self._move_aside(step)
@@ -126,7 +130,7 @@ class Checkpoints:
         where = self.folder / str(step)
         about = read(self.manager, where, step, about=ocp.args.JsonRestore())["about"]
         if about.get("format", FORMAT + 1) > FORMAT:
-            raise CheckpointError(where, f"written by a newer version (format {about.get('format')})")
+            raise NewerFormatError(where, f"written by a newer version (format {about.get('format')})")
         mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), (AXIS,))
         same = devices == about["ranks"]
 
