@@ -44,7 +44,11 @@ def test_the_exported_program_equals_the_model(stored, tmp_path):
     export(path, tmp_path / "p.stablehlo", capacity=(capacity.atoms, capacity.edges))
     program = jax_export.deserialize(bytearray((tmp_path / "p.stablehlo").read_bytes()))
     graph = pad([from_atoms(open_source("water:test")[0], model.cutoff)], capacity, np.float32)
-    arrays = {name: getattr(graph, name) for name in type(graph).__dataclass_fields__ if name != "targets"}
+    arrays = {
+        name: getattr(graph, name)
+        for name in type(graph).__dataclass_fields__
+        if getattr(graph, name) is not None and name != "targets"
+    }
     result, expected = program.call(arrays), jax.jit(energy_forces_stress)(model, graph)
     for name, value in result.items():
         np.testing.assert_allclose(value, getattr(expected, name), rtol=1e-5, atol=1e-5)
