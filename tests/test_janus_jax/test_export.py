@@ -44,12 +44,8 @@ def test_the_exported_program_equals_the_model(stored, tmp_path):
     export(path, tmp_path / "p.stablehlo", capacity=(capacity.atoms, capacity.edges))
     program = jax_export.deserialize(bytearray((tmp_path / "p.stablehlo").read_bytes()))
     graph = pad([from_atoms(open_source("water:test")[0], model.cutoff)], capacity, np.float32)
-    arrays = {
-        name: getattr(graph, name)
-        for name in type(graph).__dataclass_fields__
-        names = [name for name in type(graph).__dataclass_fields__ if name not in ("targets", "own_edges")]
-        arrays = {name: getattr(graph, name) for name in names}
-    }
+    names = [name for name in type(graph).__dataclass_fields__ if name not in ("targets", "own_edges")]
+    arrays = {name: getattr(graph, name) for name in names}
     result, expected = program.call(arrays), jax.jit(energy_forces_stress)(model, graph)
     for name, value in result.items():
         np.testing.assert_allclose(value, getattr(expected, name), rtol=1e-5, atol=1e-5)
