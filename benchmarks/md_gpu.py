@@ -38,9 +38,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 from janus_jax.models import build  # noqa: E402
 from janus_jax.models.esen import EsenConfig  # noqa: E402
-from md.programs import AXIS, Programs, System  # noqa: E402
-from partition import builder, cut, topology  # noqa: E402
-from partition.capacity import bucket  # noqa: E402
+from md import layout  # noqa: E402
+from md.config import EngineConfig  # noqa: E402
+from md.layout import AXIS  # noqa: E402
+from md.programs import Programs, System  # noqa: E402
+from partition import builder, cut  # noqa: E402
 
 PERIODIC, DENSITY = (True, True, True), 0.1
 EXCHANGES = ("collective-permute", "all-to-all", "ragged-all-to-all")
@@ -55,10 +57,9 @@ def program(count: int, overlap: bool):
     model, ranks = build(config, rngs=nnx.Rngs(0)), len(devices)
     side = (count * ranks / DENSITY) ** (1 / 3)
     start = cut.atoms(np.random.default_rng(0).random((count * ranks, 3)) * side, np.eye(3) * side, np.ones(3, bool))
-    made = cut.cut(start, ranks, arguments.cut, cutoff=5.5)
-    mesh, rows = Mesh(np.array(devices), (AXIS,)), bucket(made.rows)
-    lists = topology.Settings((5.0,), 0.5, PERIODIC, builder.transport_for(start, made, 5.5, AXIS))
-    room = builder.estimate(start, made, lists, rows)
+    placed = layout.of(model, start, PERIODIC, EngineConfig(devices=ranks, cut=arguments.cut))
+    made, rows, lists, room = placed.cut, placed.rows, placed.lists, placed.room
+    mesh = Mesh(np.array(devices), (AXIS,))
     build_lists = builder.Builder(mesh, lists, room, made.shape)
     programs = Programs(model, None, mesh, PERIODIC, made, limits=(0.0, 1.0), rows=rows, overlap=overlap)
     by_rank, all_ = NamedSharding(mesh, PartitionSpec(AXIS)), NamedSharding(mesh, PartitionSpec())

@@ -1,5 +1,7 @@
 """Units. Inside: eV, Å, amu, fs at the interfaces; stress eV/Å^3, tensile positive (ASE sign)."""
 
+import math
+
 MEV_PER_EV = 1000.0
 
 QUANTITIES = {
@@ -13,3 +15,12 @@ QUANTITIES = {
 def number(value: float | None, digits: int = 2) -> str:
     """For people: "-" where there is none."""
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def finite(value):
+    """Numbers that JSON has no word for become null."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,31 +1,21 @@
 """What is refused before the first step, and what stops a run: with the step, the atoms and what to do."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 from ase import Atoms
 from ase.constraints import FixAtoms
 
-from janus_jax import configuration
 from janus_jax.errors import DynamicsError
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_system
-from md import programs
+from md import layout, programs
 from md.config import EngineConfig
 from md.ensembles import FEMTOSECOND, EnsembleConfig
 
 if TYPE_CHECKING:
     from md.engine import Engine
-
-
-def options(given: dict[str, Any]) -> EngineConfig:
-    """Options of an engine.
-
-    Raises:
-        ConfigError: an unknown or bad one.
-    """
-    return configuration.validate(EngineConfig, given)
 
 
 def moving(atoms: Atoms) -> np.ndarray:
@@ -53,8 +43,7 @@ def before(
             that is none, a timestep that the velocities make too long for the skin.
     """
     devices = settings.devices
-    if devices > len(jax.devices()):
-        raise DynamicsError(f"{devices} devices; JAX has {len(jax.devices())} here")
+    layout.mesh_of(devices)
     if jax.process_count() > 1 and devices != len(jax.devices()):
         raise DynamicsError(f"{devices} devices; with several processes it must be all {len(jax.devices())}")
     if ensemble.name == "npt" and not (atoms.pbc.all() and atoms.cell.volume > 0):

@@ -17,18 +17,20 @@ import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
+from janus_jax import configuration
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_elements
-from md import checks, integrators, programs, resume
+from md import checks, integrators, layout, programs, resume
+from md.config import EngineConfig
 from md.ensembles import KELVIN, EnsembleConfig
 from md.integrators import Motion
-from md.programs import AXIS, Programs, System
+from md.layout import AXIS
+from md.programs import Programs, System
 from md.reading import Reading
 from md.restart import Saved
-from partition import builder, capacity, cut, topology
-from partition.capacity import bucket
+from partition import builder, capacity, cut
 
 ROWS = ("position", "momentum", "force", "mass")
 
@@ -66,31 +68,24 @@ class Engine:
         saved: Saved | None = None,
         **options: Any,
     ):
-        self.settings = settings = checks.options(options)
+        self.settings = settings = configuration.validate(EngineConfig, options)
         self.ensemble = ensemble = ensemble or EnsembleConfig()
         check_elements(model, atoms.numbers)
         moving = checks.moving(atoms)
         checks.before(model, atoms, ensemble, settings, moving)
         self.atoms, self.fixed = len(atoms), not moving.all()
         self.volume = abs(float(atoms.cell.volume))  # where not all axes are periodic: the given one
-        self.mesh = Mesh(np.array(jax.devices()[: settings.devices]), (AXIS,))
+        self.mesh = layout.mesh_of(settings.devices)
         self._everywhere = NamedSharding(self.mesh, PartitionSpec())
         self._sharded = NamedSharding(self.mesh, PartitionSpec(AXIS))
         self.dtype = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32  # type: ignore[attr-defined]
-        pbc = (bool(atoms.pbc[0]), bool(atoms.pbc[1]), bool(atoms.pbc[2]))
-        reach = float(model.cutoff) + settings.skin_angstrom
+        pbc = layout.periodic(atoms)
         again = saved if saved is not None and saved.about["ranks"] == settings.devices else None
         positions, cell = saved.positions() if saved and not again else (atoms.positions, atoms.cell.array)
         self.start = start = cut.atoms(positions, cell, atoms.pbc)
-        if again:
-            made, self.rows, room, transport = again.cut()
-        else:
-            made = cut.cut(start, settings.devices, settings.cut, cutoff=reach)
-            self.rows, transport = bucket(made.rows), builder.transport_for(start, made, reach, AXIS)
-        self.cut, lists = made, topology.Settings((float(model.cutoff),), settings.skin_angstrom, pbc, transport)
-        if not again:
-            room = builder.estimate(start, made, lists, self.rows)
-        self.build = builder.Builder(self.mesh, lists, room, made.shape)
+        placed = again.layout(model, settings, pbc) if again else layout.of(model, start, pbc, settings)
+        self.cut, self.rows = placed.cut, placed.rows
+        self.build = builder.Builder(self.mesh, placed.lists, placed.room, self.cut.shape)
         self.weights = jax.tree.map(self.replicated, nnx.split(model)[1])
         self.structure = {key: self.replicated(np.int32(atoms.info.get(key) or 0)) for key in ("charge", "spin")}
         self.structure["dataset"] = self.replicated(np.int32(settings.dataset))
@@ -98,12 +93,12 @@ class Engine:
         integrator = integrators.Integrator(ensemble, self._evaluate, int(moving.sum()), self.fixed)
         self.degrees = integrator.degrees
         self.programs = Programs(
-            model, integrator, self.mesh, pbc, made, rows=self.rows, overlap=overlap,
+            model, integrator, self.mesh, pbc, self.cut, rows=self.rows, overlap=overlap,
             limits=(settings.closest_angstrom, settings.hottest_kelvin),
         )  # fmt: skip
         self.step = self.since_build = 0
         self.rebuilds: collections.Counter[str] = collections.Counter()
-        self.by_rank = np.zeros((made.ranks, 2), np.int64)
+        self.by_rank = np.zeros((self.cut.ranks, 2), np.int64)
         self.halo_rows = self.halo_after_cut = 0
         self.ids = self.scatter(np.arange(self.atoms, dtype=np.int32), -1)
         self.numbers = self.scatter(atoms.numbers.astype(np.int32), int(atoms.numbers[0]))
@@ -280,24 +275,8 @@ class Engine:
 
     def by_id(self, rows: jax.Array) -> np.ndarray:
         """Values [N, ...] by atom id on the host, of [K rows, ...]: for output."""
-        return rows_by_id(gathered(self.ids), gathered(rows))
+        return layout.rows_by_id(layout.gathered(self.ids), layout.gathered(rows))
 
     def digest(self) -> np.ndarray:
         """Hash of the active edges of the current positions: see `partition.topology.digest`."""
         return np.asarray(self.programs.digest(self.motion.state.position, self.motion.cell, self.system.topology))
-
-
-def gathered(array: jax.Array) -> np.ndarray:
-    """A sharded array on this host, also where other processes have parts of it."""
-    if jax.process_count() == 1:
-        return np.asarray(array)
-    from jax.experimental import multihost_utils
-
-    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
-
-
-def rows_by_id(ids: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Values [N, ...] of rows [K rows, ...] in the order of their ids."""
-    result = np.empty((int((ids >= 0).sum()), *values.shape[1:]), values.dtype)
-    result[ids[ids >= 0]] = values[ids >= 0]
-    return result

@@ -12,11 +12,10 @@ from flax import nnx
 from janus_jax.errors import DynamicsError
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_elements
-from md import checks
+from md import checks, layout
 from md.config import EngineConfig
 from md.ensembles import EnsembleConfig
-from partition import builder, cut, topology
-from partition.capacity import bucket
+from partition import cut
 
 MIB = 2**20
 
@@ -33,13 +32,8 @@ def memory(model: Potential, atoms: Atoms, ensemble: EnsembleConfig, settings: E
     check_elements(model, atoms.numbers)
     checks.before(model, atoms, ensemble, settings, checks.moving(atoms))
     start = cut.atoms(atoms.positions, atoms.cell.array, atoms.pbc)
-    reach = float(model.cutoff) + settings.skin_angstrom
-    made = cut.cut(start, settings.devices, settings.cut, cutoff=reach)
-    rows = bucket(made.rows)
-    pbc = (bool(atoms.pbc[0]), bool(atoms.pbc[1]), bool(atoms.pbc[2]))
-    transport = builder.transport_for(start, made, reach, "ranks")
-    lists = topology.Settings((float(model.cutoff),), settings.skin_angstrom, pbc, transport)
-    room = builder.estimate(start, made, lists, rows)
+    placed = layout.of(model, start, layout.periodic(atoms), settings)
+    made, rows, room = placed.cut, placed.rows, placed.room
     edges = room.local[0] + (room.remote[0] if made.ranks > 1 else 0)
     halo = sum(room.halo[0]) if made.ranks > 1 else 0
     temporary = _temporary(model, rows, halo, edges)

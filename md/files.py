@@ -27,7 +27,7 @@ class Files:
     """
 
     def __init__(self, folder: Path, output: OutputConfig, start: Atoms, sizes: dict[str, int] | None = None):
-        self.folder, self.output, self.start = folder, output, start
+        self.folder, self.output = folder, output
         folder.mkdir(parents=True, exist_ok=True)
         self.h5md = None
         if output.frames and "h5md" in output.formats:

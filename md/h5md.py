@@ -19,7 +19,7 @@ class H5mdWriter:
     """
 
     def __init__(self, path: Path, species: np.ndarray, masses: np.ndarray, pbc: np.ndarray, author: str = "janus-jax"):
-        self.path, self.atoms, self.pbc = path, len(species), np.asarray(pbc, bool)
+        self.path = path
         if path.exists():
             return
         from janus_jax import __version__
@@ -36,9 +36,7 @@ class H5mdWriter:
             particles["mass"].attrs["unit"] = "u"
             box = particles.create_group("box")
             box.attrs["dimension"] = 3
-            box.attrs.create(
-                "boundary", ["periodic" if axis else "none" for axis in self.pbc], dtype=h5py.string_dtype()
-            )
+            box.attrs.create("boundary", ["periodic" if axis else "none" for axis in pbc], dtype=h5py.string_dtype())
 
     def append(self, step: int, time_fs: float, arrays: dict[str, np.ndarray], observables: dict[str, float]) -> None:
         """One frame.

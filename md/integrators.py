@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from janus_jax.typing import pytree
-from md import npt
+from md import energies, npt
 from md.ensembles import FEMTOSECOND, EnsembleConfig
 from md.potential import Evaluation
 
@@ -51,7 +51,7 @@ class Integrator:
     def __init__(self, ensemble: EnsembleConfig, evaluate: Evaluate, moving: int, fixed: bool):
         self.ensemble, self.evaluate = ensemble, evaluate
         self.degrees = ensemble.degrees(moving, fixed)
-        self.moving, self.still = moving, ensemble.still_every(fixed)
+        self.still = ensemble.still_every(fixed)
         self.dt = ensemble.timestep_fs * FEMTOSECOND
 
     def start(self, positions, momenta, first: Evaluation, masses, cell, key) -> Motion:
@@ -75,9 +75,6 @@ class Integrator:
 
     def _jax_md(self, force: Callable) -> tuple[Callable, Callable]:
         from jax_md import minimize, simulate
-
-        def shift(positions, moves, **_):
-            return positions + moves
 
         kT = self.ensemble.first_kT
         if self.ensemble.name == "minimize":
@@ -120,7 +117,8 @@ class Integrator:
             now, before = (motion.step + 1) % self.still == 0, state
             still = jax.lax.cond(now, lambda p: p - drift(p, before.mass), lambda p: p, state.momentum)
             state = state.set(momentum=still)
-            heat = heat + jnp.where(now, kinetic_energy(state) - kinetic_energy(before), 0)
+            taken = energies.kinetic(still, state.mass) - energies.kinetic(before.momentum, before.mass)
+            heat = heat + jnp.where(now, taken, 0)
         unknown = jnp.full_like(motion.energy, jnp.nan)
         new = seen[-1] if seen else Evaluation(unknown, state.force, motion.virial, motion.closest)
         after = Motion(state, cell, new.energy, new.virial, new.closest, heat, motion.step + 1)
@@ -130,17 +128,14 @@ class Integrator:
         """BAOAB of jax-md's primitives; the noise of an atom depends on its id and the step, not on its row."""
         from jax_md import simulate
 
-        def shift(positions, moves, **_):
-            return positions + moves
-
         key, now = jax.random.split(state.rng)
         state = simulate.momentum_step(state, self.dt / 2)
         state = simulate.position_step(state, shift, self.dt / 2)
         keep = jnp.exp(-self.ensemble.friction_per_ps / (1000 * FEMTOSECOND) * self.dt)
-        before = kinetic_energy(state)
+        before = energies.kinetic(state.momentum, state.mass)
         spread = jnp.sqrt(kT * (1 - keep * keep) * jnp.where(jnp.isfinite(state.mass), state.mass, 0))
         state = state.set(momentum=keep * state.momentum + spread * normal(now, ids, kT.dtype), rng=key)
-        given = kinetic_energy(state) - before
+        given = energies.kinetic(state.momentum, state.mass) - before
         state = simulate.position_step(state, shift, self.dt / 2)
         state = state.set(force=force(state.position))
         return simulate.momentum_step(state, self.dt / 2), given
@@ -148,29 +143,23 @@ class Integrator:
     def conserved(self, motion: Motion) -> jax.Array:
         """eV; constant in exact dynamics at constant temperature and pressure. The energy itself in nve."""
         state, kT = motion.state, self.ensemble.kT(motion.step)
-        total = motion.energy + kinetic_energy(state) - motion.heat
+        total = motion.energy + energies.kinetic(state.momentum, state.mass) - motion.heat
         if self.ensemble.name == "nvt":
-            total += chain_energy(state.chain, kT)
+            total += energies.chain(state.chain, kT)
         if self.ensemble.name == "npt":
             total += npt.energy(state, kT, self.ensemble.pressure(motion.step), motion.cell)
         return total
+
+
+def shift(positions, moves, **_):
+    """Positions are not wrapped while the lists hold."""
+    return positions + moves
 
 
 def _real(leaf, dtype):
     """jax-md has some of its real numbers in 32 bits."""
     leaf = jnp.asarray(leaf)
     return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-
-def kinetic_energy(state) -> jax.Array:
-    """eV; zero for rows of infinite mass."""
-    return 0.5 * (state.momentum * (state.momentum / state.mass)).sum()
-
-
-def chain_energy(chain, kT) -> jax.Array:
-    """Energy of a Nose-Hoover chain, eV (Martyna, Klein, Tuckerman 1992)."""
-    moving = (chain.momentum**2 / (2 * chain.mass)).sum()
-    return moving + kT * (chain.degrees_of_freedom * chain.position[0] + chain.position[1:].sum())
 
 
 def drift(momenta, masses) -> jax.Array:

@@ -28,8 +28,8 @@ from janus_jax.errors import DynamicsError
 from janus_jax.models.potential import Potential, structure_energies
 from janus_jax.prediction import check_elements
 from janus_jax.typing import pytree
+from md.layout import AXIS, mesh_of
 from md.potential import merged, rank_graph
-from md.programs import AXIS
 from partition import builder, cut, topology
 from partition.capacity import Capacity
 from partition.cell import heights, images, working_cell
@@ -47,17 +47,6 @@ def cell_of(box: Any) -> jax.Array:
     """Cell vectors as rows, Å, of a box as in jax-md: a length, three lengths, or a matrix of columns."""
     box = jnp.asarray(box)
     return jnp.eye(3, dtype=box.dtype) * box if box.ndim == 0 else jnp.diag(box) if box.ndim == 1 else box.T
-
-
-def mesh_of(devices: int) -> Mesh:
-    """So many of JAX's devices in a row.
-
-    Raises:
-        DynamicsError: JAX has fewer.
-    """
-    if not 1 <= devices <= len(jax.devices()):
-        raise DynamicsError(f"{devices} devices; JAX has {len(jax.devices())} here")
-    return Mesh(np.array(jax.devices()[:devices]), (AXIS,))
 
 
 @pytree

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from md import energies
 from md.ensembles import FEMTOSECOND, EnsembleConfig
 
 
@@ -38,7 +39,7 @@ def start(ensemble: EnsembleConfig, positions, momenta, forces, masses, cell, de
 
     barostat, thermostat = _chains(ensemble)
     zero = jnp.zeros((), positions.dtype)
-    kinetic = 0.5 * (momenta * (momenta / masses)).sum()
+    kinetic = energies.kinetic(momenta, masses)
     state: Any = simulate.NPTNoseHooverState
     return state(
         position=positions,
@@ -69,8 +70,7 @@ def step(ensemble: EnsembleConfig, degrees: int, state, virial, force, seen: lis
 
     def pull(momenta, volume, virial):
         """Force on the logarithm of the cell's length."""
-        twice = (momenta * (momenta / state.mass)).sum()
-        return alpha * twice - jnp.trace(virial) - 3 * pressure * volume
+        return alpha * 2 * energies.kinetic(momenta, state.mass) - jnp.trace(virial) - 3 * pressure * volume
 
     def cell_at(position):
         return jnp.exp(position) * state.reference_box
@@ -97,7 +97,7 @@ def step(ensemble: EnsembleConfig, degrees: int, state, virial, force, seen: lis
     momenta = kick(momenta, forces, speed)
     box_momentum += dt / 2 * pull(momenta, jnp.abs(jnp.linalg.det(cell)), seen[-1].virial)
 
-    heat = heat.set(kinetic_energy=0.5 * (momenta * (momenta / state.mass)).sum())
+    heat = heat.set(kinetic_energy=energies.kinetic(momenta, state.mass))
     bath = bath.set(kinetic_energy=0.5 * box_momentum**2 / mass)
     momenta, heat = thermostat.half_step(momenta, heat, kT)
     box_momentum, bath = barostat.half_step(box_momentum, bath, kT)
@@ -116,9 +116,7 @@ def _sinh(x):
 
 def energy(state, kT, pressure, cell) -> jax.Array:
     """What the conserved quantity has besides the energy of the atoms, eV."""
-    from md.integrators import chain_energy
-
     bath = state.barostat
-    chains = chain_energy(state.thermostat, kT) + chain_energy(bath, kT)
+    chains = energies.chain(state.thermostat, kT) + energies.chain(bath, kT)
     volume = jnp.abs(jnp.linalg.det(cell))
     return chains + state.box_momentum**2 / (2 * state.box_mass) + pressure * volume

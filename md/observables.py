@@ -13,8 +13,8 @@ from ase.data import chemical_symbols
 from jax.sharding import PartitionSpec
 
 from janus_jax.errors import ConfigError
-from md.engine import gathered
-from md.programs import AXIS
+from md.layout import AXIS, gathered
+from md.programs import unwrapped
 from partition import builder, topology
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Sampler:
 
     def _squares(self, positions, turns, origin, origin_cell, ids, masses, numbers, cell):
         """Sum of squared displacements of each kind; the growth of the cell is none."""
-        there = positions + turns.astype(cell.dtype) @ cell
+        there = unwrapped(positions, turns, cell)
         real = (ids >= 0)[:, None]
         moved = jnp.where(real, there - origin @ jnp.linalg.inv(origin_cell) @ cell, 0)
         mass = jnp.where(jnp.isfinite(masses), masses, 0)

@@ -11,16 +11,16 @@ from jax.sharding import Mesh, PartitionSpec
 
 from janus_jax.models.potential import Potential
 from janus_jax.typing import pytree
-from md import integrators
+from md import energies
 from md.ensembles import KELVIN
 from md.integrators import Integrator, Motion
+from md.layout import AXIS
 from md.potential import Evaluation, apart, evaluate_rank, merged
 from partition import builder, distributed, topology
 from partition.cell import wrap
 from partition.layout import Cut
 from partition.topology import Topology
 
-AXIS = "ranks"
 GOOD, STALE, BROKEN, CLOSE, HOT, CONVERGED = range(6)
 """Why an epoch ended: not early; a pair may be missing; not finite; atoms too close; too hot; forces small enough."""
 
@@ -67,7 +67,7 @@ class Programs:
         self.evaluate = jax.jit(self._sharded((ranks, all_, system), evaluation)(self._evaluate))
         self.merge = jax.jit(self._sharded((ranks,), (ranks, all_))(self._merge))
         self.wrap = jax.jit(self._wrap)
-        self.unwrapped = jax.jit(lambda positions, turns, cell: positions + turns.astype(cell.dtype) @ cell)
+        self.unwrapped = jax.jit(unwrapped)
         self.digest = jax.jit(self._sharded((ranks, all_, ranks), all_)(self._digest))
         self._stale = self._sharded((ranks, all_, ranks), all_)(self._is_stale)
         self._move = jax.jit(self._sharded((ranks, ranks, all_), (ranks, ranks, all_))(self._new_owners))
@@ -135,7 +135,7 @@ class Programs:
         finite = (
             jnp.isfinite(state.force).all() & jnp.isfinite(state.position).all() & jnp.isfinite(motion.virial).all()
         )
-        hot = integrators.kinetic_energy(state) > 0.5 * self.integrator.degrees * KELVIN * hottest
+        hot = energies.kinetic(state.momentum, state.mass) > 0.5 * self.integrator.degrees * KELVIN * hottest
         why = jnp.int32(GOOD)
         if self.integrator.ensemble.name == "minimize":
             largest = (state.force**2).sum(1).max()
@@ -151,7 +151,7 @@ class Programs:
         """Kinetic energy, its tensor twice, conserved quantity, largest force, volume."""
         state = motion.state
         return {
-            "kinetic": integrators.kinetic_energy(state),
+            "kinetic": energies.kinetic(state.momentum, state.mass),
             "flux": state.momentum.T @ (state.momentum / state.mass),
             "conserved": self.integrator.conserved(motion),
             "force": jnp.sqrt((state.force**2).sum(1).max()),
@@ -182,6 +182,11 @@ class Programs:
         moved["mass"] = jnp.where(padding[:, None], jnp.inf, moved["mass"])
         moved["numbers"] = jnp.where(padding, per_atom["numbers"].max(), moved["numbers"])
         return moved, ids
+
+
+def unwrapped(positions, turns, cell):
+    """Positions [rows, 3] with the cells [rows, 3] they have crossed."""
+    return positions + turns.astype(cell.dtype) @ cell
 
 
 def _standard(function):

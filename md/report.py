@@ -12,7 +12,7 @@ from ase.data import chemical_symbols
 from janus_jax import plotting
 from janus_jax.errors import ConfigError
 from janus_jax.page import page, table
-from janus_jax.units import MEV_PER_EV
+from janus_jax.units import MEV_PER_EV, finite
 from janus_jax.versions import versions
 from md.observables import Sampler
 from md.reading import THERMO, read_thermo
@@ -22,7 +22,7 @@ RESULTS, DISTRIBUTIONS = "results.json", "distributions.npz"
 
 def save(folder: Path, figures: dict[str, Any], sampler: Sampler) -> None:
     """The results of a run, for the report and for others."""
-    (folder / RESULTS).write_text(json.dumps(figures, indent=1))
+    (folder / RESULTS).write_text(json.dumps(finite(figures), indent=1, allow_nan=False))
     r, g = sampler.distribution()
     np.savez(
         folder / DISTRIBUTIONS, r=r, g=g, kinds=sampler.kinds, frames=sampler.frames,
@@ -74,7 +74,7 @@ def _run(figures: dict[str, Any]) -> str:
 
 
 def _digits(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{value:.4g}"
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _thermo(thermo: dict[str, np.ndarray], atoms: int) -> str:

@@ -17,9 +17,11 @@ import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from janus_jax.errors import CheckpointError
+from janus_jax.models.potential import Potential
 from janus_jax.runtime import multihost
 from janus_jax.train.checkpoint import read
-from md.programs import AXIS
+from md.config import EngineConfig
+from md.layout import AXIS, Layout, lists_of, rows_by_id
 from partition.capacity import Capacity
 from partition.layout import Cut
 from partition.transport import Transport
@@ -43,17 +45,16 @@ class Saved:
 
     def positions(self) -> tuple[np.ndarray, np.ndarray]:
         """Wrapped positions [N, 3] by atom at the last build, and the cell."""
-        ids, rows = (np.asarray(self.arrays[name]) for name in ("ids", "reference"))
-        positions = np.empty((int((ids >= 0).sum()), 3))
-        positions[ids[ids >= 0]] = rows[ids >= 0]
+        positions = rows_by_id(np.asarray(self.arrays["ids"]), np.asarray(self.arrays["reference"], float))
         return positions, np.asarray(self.arrays["build_cell"], float)
 
-    def cut(self) -> tuple[Cut, int, Capacity, Transport]:
-        """Cut (without its order: who owns what is in the arrays), rows, capacities and exchange of the run."""
+    def layout(self, model: Potential, settings: EngineConfig, pbc: tuple[bool, bool, bool]) -> Layout:
+        """That of the run; its cut is without an order: who owns what is in the arrays."""
         about = self.about
         starts = np.linspace(0, about["atoms"], about["ranks"] + 1).astype(np.int64)
         cut = Cut(about["method"], tuple(about["shape"]), np.arange(about["atoms"]), starts)
-        return cut, about["rows"], *capacity_of(about)
+        room, transport = capacity_of(about)
+        return Layout(cut, about["rows"], lists_of(model, settings, pbc, transport), room)
 
 
 def described(capacity: Capacity, transport: Transport) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from janus_jax.errors import ConfigError
 from md import restart
+from md.layout import rows_by_id
 from md.potential import Evaluation
 from md.restart import Saved
 
@@ -62,8 +63,6 @@ def go_on(engine: "Engine", saved: Saved) -> None:
 
 def go_on_elsewhere(engine: "Engine", saved: Saved) -> None:
     """From a checkpoint of another number of devices: atoms get new owners, and lists are built anew."""
-    from md.engine import rows_by_id
-
     _known(engine, saved)
     old = np.asarray(saved.arrays["ids"])
 

@@ -83,6 +83,7 @@ class Simulation:
         self.start, self.readings = atoms.copy(), []
         table = dict(model.references)
         self.references = math.fsum(table.get(int(number), 0.0) for number in atoms.numbers)
+        self.mass = float(atoms.get_masses().sum())
         self.seconds, self.timed, self._warm = 0.0, 0, False  # without the first steps, which compile
         self.converged = False
         self.sampler = Sampler(engine, atoms.numbers, self.output.rdf_angstrom, self.output.rdf_bins)
@@ -160,13 +161,11 @@ class Simulation:
             if self._files:
                 self._files.final(*state)
 
-    def _every(self) -> tuple[int, ...]:
-        output = self.output
-        return tuple(n for n in (output.thermo, output.frames, output.sample, output.checkpoint) if n)
-
     def _next(self, step: int) -> int:
         """The next step at which something is written, or at which `stop` is asked."""
-        return min(step + every - step % every for every in (*self._every(), CHUNK))
+        output = self.output
+        every = [n for n in (output.thermo, output.frames, output.sample, output.checkpoint, CHUNK) if n]
+        return min(step + n - step % n for n in every)
 
     def _write(self, progress) -> None:
         """What is due at this step; the checkpoint last, since it says how long the files are."""
@@ -193,7 +192,7 @@ class Simulation:
 
     def row(self, reading: Reading) -> list[Any]:
         """The values of `md.reading.COLUMNS`; energies include the reference energies of the atoms."""
-        return reading.row(self.engine.ensemble.timestep_fs, self.references, float(self.start.get_masses().sum()))
+        return reading.row(self.engine.ensemble.timestep_fs, self.references, self.mass)
 
     def atoms(self) -> Atoms:
         """The current state: unwrapped positions, momenta, cell."""
@@ -226,9 +225,8 @@ class Simulation:
         self._checkpoints.save(self.engine.step, arrays, about)
         self._checkpoints.manager.wait_until_finished()
 
-    def report(self) -> None:
-        """Write results.json, distributions.npz and report.html into the folder."""
-        figures = self.figures()
+    def report(self, figures: dict[str, Any]) -> None:
+        """Write these figures as results.json, distributions.npz and report.html into the folder."""
         if self._files:
             report.save(self._files.folder, figures, self.sampler)
             report.write(self._files.folder)

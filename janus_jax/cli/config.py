@@ -5,32 +5,19 @@ import json
 from typing import Any
 
 
-def configure(arguments: list[str], schema):
-    """The configuration of a command line: at most one file, then overrides."""
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax import configuration
     from janus_jax.cli import train
     from janus_jax.train.config import TrainConfig
+    from md.config import MdConfig
 
-    if schema is TrainConfig:
-        return train.configure(arguments)
-    overrides = [text for text in arguments if "=" in text]
-    files = [text for text in arguments if "=" not in text]
-    return configuration.load(schema, files[0] if files else None, overrides)
-
-
-def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    from janus_jax import configuration
-    from janus_jax.train.config import TrainConfig
-
-    if arguments.md:
-        from md.config import MdConfig
-
-        schema = MdConfig
-    else:
-        schema = TrainConfig
     if arguments.action == "schema":
+        schema = MdConfig if arguments.md else TrainConfig
         return {"text": json.dumps(schema.model_json_schema(), indent=1)}
-    config = configure(arguments.arguments, schema)
+    if arguments.md:
+        config = configuration.load(MdConfig, *train.file_and_overrides(arguments.arguments))
+    else:
+        config = train.configure(arguments.arguments)
     if arguments.action == "template":
         return {"text": configuration.template(config).rstrip()}
     return {"text": "valid; as it will be used:\n\n" + configuration.dump(config).rstrip(), "valid": True}

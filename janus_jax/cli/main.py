@@ -6,7 +6,6 @@ Only the standard library is imported here, so that `--help` is instant.
 import argparse
 import importlib
 import json
-import math
 import sys
 from typing import Any
 
@@ -247,19 +246,12 @@ def main(argv: list[str] | None = None) -> int:
         print("janus-jax: interrupted", file=sys.stderr)
         return 130
     if arguments.json:
-        print(json.dumps(_finite(figures), allow_nan=False))
+        from janus_jax.units import finite
+
+        print(json.dumps(finite(figures), allow_nan=False))
     elif figures is not None:
         module.show(figures)
     return module.exit_code(figures) if hasattr(module, "exit_code") else 0
-
-
-def _finite(value):
-    """Numbers that JSON has no word for become null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 if __name__ == "__main__":

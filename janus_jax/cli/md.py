@@ -3,13 +3,13 @@
 import argparse
 import logging
 import math
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from janus_jax.cli._processes import begin, ended, together
 from janus_jax.cli._structure import read_structure
-from janus_jax.cli.train import together
+from janus_jax.cli.train import exit_code as exit_code
+from janus_jax.cli.train import file_and_overrides
 from janus_jax.errors import ConfigError, DynamicsError
 
 if TYPE_CHECKING:
@@ -25,18 +25,17 @@ def configure(arguments: argparse.Namespace) -> "MdConfig":
     from janus_jax import configuration
     from md.config import MdConfig
 
-    overrides = [text for text in arguments.arguments if "=" in text]
-    files = [text for text in arguments.arguments if "=" not in text]
+    file, overrides = file_and_overrides(arguments.arguments)
     values: dict[str, Any] = {}
     if arguments.resume:
         values = configuration.read(Path(arguments.resume) / CONFIG)
         overrides += [f"model={Path(arguments.resume) / MODEL}", f"folder={arguments.resume}"]
-    elif len(files) != 1:
-        raise ConfigError(f"give one file: a YAML configuration or a structure (given: {', '.join(files) or 'none'})")
-    elif Path(files[0]).suffix in (".yaml", ".yml"):
-        values = configuration.read(files[0])
+    elif file is None:
+        raise ConfigError("give one file: a YAML configuration or a structure")
+    elif Path(file).suffix in (".yaml", ".yml"):
+        values = configuration.read(file)
     else:
-        values = {"structure": files[0]}
+        values = {"structure": file}
     given = {key: getattr(arguments, name) for name, key in arguments.keys.items()}
     ramps = {key: value for key, value in given.items() if key in RAMPED and value is not None and ":" in value}
     overrides += [f"{key}={value}" for key, value in given.items() if value is not None and key not in ramps]
@@ -76,7 +75,6 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     import jax
 
     from janus_jax import bundle
-    from janus_jax.runtime import multihost
     from md.simulation import Simulation
     from partition.errors import PartitionError
 
@@ -84,12 +82,9 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError(f"--dry-run is for new runs: janus-jax md {Path(arguments.resume) / CONFIG} --dry-run")
     config = configure(arguments)
     jax.config.update("jax_enable_x64", True)  # positions and integration; the model keeps its precision
-    multihost.start(config.engine.devices)
-    if not multihost.primary():  # process 0 speaks for all
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    begin(config.engine.devices)
     model = bundle.load(config.model)
-    options = {name: getattr(config.engine, name) for name in type(config.engine).model_fields}
-    options |= {name: getattr(config.output, name) for name in type(config.output).model_fields}
+    options = dict(config.engine) | dict(config.output)
     try:
         if arguments.resume:
             simulation = Simulation(model, None, config.ensemble, folder=config.folder, resume=True, **options)
@@ -116,18 +111,10 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
         raise DynamicsError(
             f"memory does not suffice on {config.engine.devices} devices; --dry-run says what is needed"
         ) from error
+    figures = simulation.figures()
     if config.output.report:
-        simulation.report()
-    return ended(simulation.figures() | ({"stopped": stopped} if stopped else {}))
-
-
-def ended(figures: dict[str, Any]) -> dict[str, Any]:
-    """The figures, when all processes are done."""
-    from janus_jax.runtime import multihost
-
-    multihost.wait_for_all("the end")
-    multihost.finish()
-    return figures
+        simulation.report(figures)
+    return ended(figures | ({"stopped": stopped} if stopped else {}))
 
 
 def _keep(config: "MdConfig", model) -> None:
@@ -191,11 +178,6 @@ def _go(simulation: "Simulation", steps: int) -> str | None:
             bar.update(task, completed=reading.step, now=now)
 
         return simulation.run(steps, progress, interruption.reason)
-
-
-def exit_code(figures: dict[str, Any]) -> int:
-    """128 + signal number where a signal stopped the run."""
-    return {"SIGTERM": 143, "SIGINT": 130}.get(figures.get("stopped", ""), 0)
 
 
 def show(figures: dict[str, Any]) -> None:

@@ -1,29 +1,34 @@
 """`janus-jax train [CONFIG] [key=value ...]` and `janus-jax train --resume RUN`."""
 
 import argparse
-import logging
-import os
-import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from janus_jax.cli._processes import begin, ended, together
 from janus_jax.cli._tables import show_metrics
-from janus_jax.errors import ConfigError, JanusError
+from janus_jax.errors import ConfigError
 
 if TYPE_CHECKING:
     from janus_jax.train.config import TrainConfig
-    from janus_jax.train.run import RunResult
 
 
 def configure(arguments: list[str]):
     """The configuration of a command line: at most one file, then overrides."""
     from janus_jax.train import config
 
+    return config.load(*file_and_overrides(arguments))
+
+
+def file_and_overrides(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The words of a command line without "=", of which there may be one, and those with it.
+
+    Raises:
+        ConfigError: more than one file.
+    """
     overrides = [text for text in arguments if "=" in text]
     files = [text for text in arguments if "=" not in text]
     if len(files) > 1:
         raise ConfigError(f"One configuration file is allowed, got: {', '.join(files)}.")
-    return config.load(files[0] if files else None, overrides)
+    return (files[0] if files else None), overrides
 
 
 def use_precision(precision: str) -> None:
@@ -36,13 +41,8 @@ def use_precision(precision: str) -> None:
 
 def set_up(config: "TrainConfig") -> None:
     """What must be done before JAX is used: precision, devices, other processes."""
-    from janus_jax.runtime import multihost
-
     use_precision(config.precision)
-    multihost.start(config.mesh.devices)
-    if not multihost.primary():  # process 0 speaks for all
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        logging.getLogger().setLevel(logging.WARNING)
+    begin(config.mesh.devices)
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -54,17 +54,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     return together(_train, arguments)
 
 
-def together(work: Callable[[argparse.Namespace], dict[str, Any]], arguments: argparse.Namespace) -> dict[str, Any]:
-    """A command of several processes: one that fails must not leave the others waiting."""
-    try:
-        return work(arguments)
-    except BaseException as error:
-        from janus_jax.runtime import multihost
-
-        multihost.fail(error, trace=arguments.debug or not isinstance(error, JanusError | OSError | KeyboardInterrupt))
-        raise
-
-
 def _train(arguments: argparse.Namespace) -> dict[str, Any]:
     from pathlib import Path
 
@@ -73,18 +62,10 @@ def _train(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.resume is None:
         config = configure(arguments.arguments)
         set_up(config)
-        return finished(training.run(config, tune=arguments.tune))
+        return ended(training.run(config, tune=arguments.tune).figures)
     if (Path(arguments.resume) / "config.yaml").exists():
         set_up(training.read_config(Path(arguments.resume) / "config.yaml", arguments.arguments))
-    return finished(training.resume(arguments.resume, arguments.arguments))
-
-
-def finished(result: "RunResult") -> dict[str, Any]:
-    from janus_jax.runtime import multihost
-
-    multihost.wait_for_all("the end")
-    multihost.finish()
-    return result.figures
+    return ended(training.resume(arguments.resume, arguments.arguments).figures)
 
 
 def exit_code(figures: dict[str, Any]) -> int:
