@@ -253,6 +253,8 @@ class Simulation:
             "steps": engine.step,
             "temperature_kelvin": last.temperature_kelvin,
             "mean_temperature_kelvin": float(np.mean([r.temperature_kelvin for r in self.readings or [last]])),
+            "largest_force_ev_per_angstrom": last.largest_force,
+            "converged": self.converged,
             "total_ev": last.potential_ev + last.kinetic_ev + self.references,
             "pressure_gpa": last.pressure_gpa,
             "drift_meV_per_atom_per_ps": self.drift(),

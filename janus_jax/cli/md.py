@@ -189,16 +189,22 @@ def show(figures: dict[str, Any]) -> None:
             f"({figures['temporary_mib']:.0f} of them while a step is computed)."
         )
         return
-    if figures.get("stopped"):
+    if figures.get("stopped") not in (None, "converged"):
         print(f"stopped at step {figures['steps']} ({figures['stopped']}); the checkpoint is in {figures['folder']}")
     rebuilds = ", ".join(f"{count} by {why}" for why, count in figures["rebuilds"].items()) or "none"
     drift = figures["drift_meV_per_atom_per_ps"]
-    moved = "" if figures["ensemble"] == "minimize" or math.isnan(drift) else f"; drift {drift:.3g} meV/atom/ps"
+    moved = "" if math.isnan(drift) else f"; drift {drift:.3g} meV/atom/ps"
+    state = (
+        f"Temperature {figures['temperature_kelvin']:.1f} K, "
+        f"on average {figures['mean_temperature_kelvin']:.1f} K{moved}."
+    )
+    if figures["ensemble"] == "minimize":
+        end = "converged" if figures["converged"] else f"not converged; go on with --resume {figures['folder']}"
+        state = f"Largest force {figures['largest_force_ev_per_angstrom']:.3g} eV/Å: {end}."
     print(
         f"{figures['steps']} steps of {figures['atoms']} atoms on {figures['devices']} devices ({figures['cut']} cut): "
         f"{figures['steps_per_s']:.3g} steps/s, {figures['ns_per_day']:.3g} ns/day.\n"
-        f"Temperature {figures['temperature_kelvin']:.1f} K, "
-        f"on average {figures['mean_temperature_kelvin']:.1f} K{moved}.\n"
+        f"{state}\n"
         f"Lists kept in {100 * figures['lists_reused']:.1f} % of the steps; searches: {rebuilds}. "
         f"Compiled: {'; '.join(figures['compiled'])}.\n"
         f"Files are in {figures['folder']}: thermo.csv, trajectory, final.extxyz, report.html"

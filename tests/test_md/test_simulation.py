@@ -271,6 +271,10 @@ def test_a_configuration_says_the_same_and_a_dry_run_says_what_it_needs(files, c
     assert "16 atoms on 2 devices" in shown
     assert "Memory of a device:" in shown
     assert not Path("runs").exists()
+    assert main(["md", "run.yaml", "repeat=[1,1,1]", "--steps", "3", "ensemble.force_tolerance=1e-7"]) == 0
+    assert "eV/Å: not converged; go on with --resume runs/md-salt" in capsys.readouterr().out
+    assert main(["md", "--resume", "runs/md-salt", "--steps", "400", "ensemble.force_tolerance=0.5"]) == 0
+    assert "eV/Å: converged." in capsys.readouterr().out
     monkeypatch.setattr(estimate, "available", lambda devices: 1e5)
     assert main(["md", "run.yaml", "--dry-run"]) == 2
     assert "a device would need" in capsys.readouterr().err
