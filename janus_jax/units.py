@@ -1,6 +1,7 @@
 """Units. Inside: eV, Å, amu, fs at the interfaces; stress eV/Å^3, tensile positive (ASE sign)."""
 
 import math
+from typing import Any
 
 MEV_PER_EV = 1000.0
 
@@ -17,7 +18,7 @@ def number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def finite(value):
+def finite(value: Any) -> Any:
     """Numbers that JSON has no word for become null."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}

@@ -17,16 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec
 
 from janus_jax import configuration
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_elements
-from md import checks, integrators, layout, programs, resume
+from md import begin, checks, integrators, layout, programs, reading, resume
 from md.config import EngineConfig
-from md.ensembles import KELVIN, EnsembleConfig
+from md.ensembles import EnsembleConfig
 from md.integrators import Motion
-from md.layout import AXIS
 from md.programs import Programs, System
 from md.reading import Reading
 from md.restart import Saved
@@ -76,8 +74,6 @@ class Engine:
         self.atoms, self.fixed = len(atoms), not moving.all()
         self.volume = abs(float(atoms.cell.volume))  # where not all axes are periodic: the given one
         self.mesh = layout.mesh_of(settings.devices)
-        self._everywhere = NamedSharding(self.mesh, PartitionSpec())
-        self._sharded = NamedSharding(self.mesh, PartitionSpec(AXIS))
         self.dtype = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32  # type: ignore[attr-defined]
         pbc = layout.periodic(atoms)
         again = saved if saved is not None and saved.about["ranks"] == settings.devices else None
@@ -85,10 +81,11 @@ class Engine:
         self.start = start = cut.atoms(positions, cell, atoms.pbc)
         placed = again.layout(model, settings, pbc) if again else layout.of(model, start, pbc, settings)
         self.cut, self.rows = placed.cut, placed.rows
+        self.place = place = layout.Place(self.mesh, self.cut, self.rows)
         self.build = builder.Builder(self.mesh, placed.lists, placed.room, self.cut.shape)
-        self.weights = jax.tree.map(self.replicated, nnx.split(model)[1])
-        self.structure = {key: self.replicated(np.int32(atoms.info.get(key) or 0)) for key in ("charge", "spin")}
-        self.structure["dataset"] = self.replicated(np.int32(settings.dataset))
+        self.weights = jax.tree.map(place.everywhere, nnx.split(model)[1])
+        self.structure = {key: place.everywhere(np.int32(atoms.info.get(key) or 0)) for key in ("charge", "spin")}
+        self.structure["dataset"] = place.everywhere(np.int32(settings.dataset))
         overlap = jax.default_backend() != "cpu" if settings.overlap is None else settings.overlap
         integrator = integrators.Integrator(ensemble, self._evaluate, int(moving.sum()), self.fixed)
         self.degrees = integrator.degrees
@@ -99,60 +96,20 @@ class Engine:
         self.step = self.since_build = 0
         self.rebuilds: collections.Counter[str] = collections.Counter()
         self.by_rank = np.zeros((self.cut.ranks, 2), np.int64)
-        self.halo_rows = self.halo_after_cut = 0
-        self.ids = self.scatter(np.arange(self.atoms, dtype=np.int32), -1)
-        self.numbers = self.scatter(atoms.numbers.astype(np.int32), int(atoms.numbers[0]))
-        self.turns = self.scatter(start.turns.astype(np.int32))
-        masses = self.scatter(np.where(moving, atoms.get_masses(), np.inf)[:, None].astype(self.dtype), np.inf)
+        self.halo_rows, self.halo_after_cut, self._recuts = 0, 0, False
+        self.ids = place.by_owner(np.arange(self.atoms, dtype=np.int32), -1)
+        self.numbers = place.by_owner(atoms.numbers.astype(np.int32), int(atoms.numbers[0]))
+        self.turns = place.by_owner(start.turns.astype(np.int32))
+        masses = place.by_owner(np.where(moving, atoms.get_masses(), np.inf)[:, None].astype(self.dtype), np.inf)
         if saved is None:
-            self._begin(atoms, moving, masses)
+            begin.begin(self, atoms, moving, masses)
         elif again:
             resume.go_on(self, again)
         else:
             resume.go_on_elsewhere(self, saved)
 
-    def _begin(self, atoms: Atoms, moving: np.ndarray, masses: jax.Array) -> None:
-        """First forces and momenta."""
-        positions = self.scatter(self.start.positions.astype(self.dtype))
-        self.origin = self.scatter(atoms.positions.astype(self.dtype))
-        cell = self.replicated(self.start.cell.astype(self.dtype))
-        self.origin_cell = cell
-        self.system = self.prepare(positions, cell)
-        self.halo_after_cut = self.halo_rows
-        key = self.replicated(jax.random.key(self.settings.seed))
-        if self.ensemble.name == "minimize":
-            momenta = positions * 0
-        elif atoms.has("momenta"):
-            momenta = np.where(moving[:, None], atoms.get_momenta(), 0)  # ASE's unit is ours
-            momenta = self.scatter(momenta.astype(self.dtype))
-            if self.programs.integrator.still:
-                momenta = momenta - integrators.drift(momenta, masses)
-        else:
-            momenta = jax.jit(self._momenta)(key, self.ids, masses)
-        first = self.programs.evaluate(positions, cell, self.system)
-        self.motion = self.programs.start(positions, momenta, first, masses, cell, key)
-
     def _evaluate(self, positions, cell, system):
         return self.programs.evaluate(positions, cell, system)
-
-    def _momenta(self, key, ids, masses):
-        moving = jnp.isfinite(masses) & (ids >= 0)[:, None]
-        still = self.degrees < 3 * self.cut.atoms and not self.fixed
-        return integrators.momenta(key, ids, masses, moving, self.ensemble.first_kT, self.degrees, still)
-
-    def scatter(self, values: np.ndarray, fill: Any = 0) -> jax.Array:
-        """Values of atoms [N, ...] as [K rows, ...] on the devices."""
-        padded = self.cut.scatter(values, self.rows, fill)
-        flat = padded.reshape(-1, *padded.shape[2:])
-        return jax.make_array_from_callback(flat.shape, self._sharded, lambda index: flat[index])
-
-    def replicated(self, value: Any) -> jax.Array:
-        """A small array on all devices."""
-        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-            numbers = self.replicated(np.asarray(jax.random.key_data(value)))
-            return jax.jit(jax.random.wrap_key_data, out_shardings=self._everywhere)(numbers)
-        value = np.asarray(value)
-        return jax.make_array_from_callback(np.shape(value), self._everywhere, lambda index: value[index])
 
     def prepare(self, positions, cell) -> System:
         """The system with the neighbours of these positions."""
@@ -216,8 +173,17 @@ class Engine:
         self.system = self.prepare(positions, cell)
         self.since_build = 0
         self.rebuilds[why] += 1
+        if self.cut.ranks > 1 and not self._recuts:
+            self._at_new_owners()  # compiled now, so that nothing is compiled after the first epochs
         if why != "repartition" and self.halo_rows > self.settings.halo_growth * max(self.halo_after_cut, 8):
             self._recut()
+
+    def _at_new_owners(self) -> tuple[dict[str, jax.Array], jax.Array]:
+        """What moves with its atom, and ids, as a new cut has them."""
+        self._recuts = True
+        per_atom = {name: getattr(self.motion.state, name) for name in ROWS}
+        per_atom |= {"numbers": self.numbers, "turns": self.turns, "origin": self.origin}
+        return self.programs.recut(per_atom, self.ids, self.motion.cell)
 
     def with_state(self, **changes: Any) -> Motion:
         """The motion with other arrays of jax-md's state."""
@@ -226,9 +192,7 @@ class Engine:
     def _recut(self) -> None:
         """Give atoms to the ranks anew, then rebuild."""
         if self.cut.ranks > 1:
-            per_atom = {name: getattr(self.motion.state, name) for name in ROWS}
-            per_atom |= {"numbers": self.numbers, "turns": self.turns, "origin": self.origin}
-            moved, self.ids = self.programs.recut(per_atom, self.ids, self.motion.cell)
+            moved, self.ids = self._at_new_owners()
             self.numbers, self.turns, self.origin = (moved.pop(name) for name in ("numbers", "turns", "origin"))
             self.motion = self.with_state(**moved)
         self.rebuild("repartition")
@@ -241,25 +205,7 @@ class Engine:
 
     def read(self) -> Reading:
         """Observables now."""
-        motion = self.motion
-        if self.ensemble.name == "minimize":
-            now = self.programs.evaluate(motion.state.position, motion.cell, self.system)
-            motion = dataclasses.replace(motion, energy=now.energy, virial=now.virial, closest=now.closest)
-        values = {key: np.asarray(value) for key, value in self.programs.read(motion).items()}
-        volume = float(values["volume"]) if all(self.build.settings.pbc) else self.volume
-        kinetic = float(values["kinetic"])
-        stress = (np.asarray(motion.virial) - values["flux"]) / volume if volume else np.full((3, 3), np.nan)
-        return Reading(
-            step=self.step,
-            potential_ev=float(motion.energy),
-            kinetic_ev=kinetic,
-            conserved_ev=float(values["conserved"]),
-            temperature_kelvin=2 * kinetic / (self.degrees * KELVIN) if self.degrees else 0.0,
-            stress=stress,
-            volume=volume,
-            closest_angstrom=float(motion.closest),
-            largest_force=float(values["force"]),
-        )
+        return reading.of(self)
 
     def forces(self) -> np.ndarray:
         """Forces [N, 3] of the current state, by atom id (gathered: for tests and small systems)."""

@@ -28,6 +28,7 @@ from janus_jax.errors import DynamicsError
 from janus_jax.models.potential import Potential, structure_energies
 from janus_jax.prediction import check_elements
 from janus_jax.typing import pytree
+from md import layout
 from md.layout import AXIS, mesh_of
 from md.potential import merged, rank_graph
 from partition import builder, cut, topology
@@ -123,7 +124,7 @@ class NeighborFns:
     """`allocate` and `update` of lists, and the layout of arrays on devices; see `neighbor_fn`."""
 
     def __init__(self, model: Potential, box: Any, devices: int, dr_threshold: float, method: str):
-        self.cutoff, self.box, self.devices, self.skin, self.method = model.cutoff, box, devices, dr_threshold, method
+        self.model, self.box, self.devices, self.skin, self.method = model, box, devices, dr_threshold, method
         self.mesh, self.cut = mesh_of(devices), None
 
     def scatter(self, positions: Any, *others: Any) -> Any:
@@ -138,7 +139,7 @@ class NeighborFns:
                 "number of devices that divides the atoms, or use md.simulation.Simulation"
             )
         start = cut.atoms(np.asarray(positions, float), np.asarray(cell_of(self.box), float), PERIODIC)
-        self.cut = cut.cut(start, self.devices, self.method, cutoff=self.cutoff + self.skin)
+        self.cut = cut.cut(start, self.devices, self.method, cutoff=self.model.cutoff + self.skin)
         place = NamedSharding(self.mesh, RANKS)
         placed = tuple(jax.device_put(jnp.asarray(a)[self.cut.order], place) for a in (positions, *others))
         return placed if others else placed[0]
@@ -164,13 +165,11 @@ class NeighborFns:
         host = np.asarray(positions, float)
         order = np.arange(len(host)) if self.cut is None else self.cut.order
         start = cut.atoms(host[np.argsort(order)], cell, PERIODIC)
-        made = self.cut or cut.cut(start, 1, "hilbert", cutoff=self.cutoff)
-        reach = float(self.cutoff) + self.skin
-        transport = builder.transport_for(start, made, reach, AXIS)
-        settings = topology.Settings((float(self.cutoff),), self.skin, (True, True, True), transport)
-        rows = len(host) // self.devices
-        build = builder.Builder(self.mesh, settings, builder.estimate(start, made, settings, rows), made.shape)
-        turns = images(working_cell(cell, PERIODIC), PERIODIC, SHRINK * reach, transport.spread)
+        made = self.cut or cut.cut(start, 1, "hilbert", cutoff=self.model.cutoff)
+        placed = layout.around(self.model, start, made, len(host) // self.devices, self.skin, (True, True, True))
+        build = builder.Builder(self.mesh, placed.lists, placed.room, made.shape)
+        lists = placed.lists
+        turns = images(working_cell(cell, PERIODIC), PERIODIC, SHRINK * lists.reach, lists.transport.spread)
         if len(turns) > build.capacity.images:
             build.capacity = dataclasses.replace(build.capacity, images=len(turns))
         place = NamedSharding(self.mesh, RANKS)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from janus_jax.models.potential import Potential
 from janus_jax.typing import pytree
@@ -70,7 +70,8 @@ class Programs:
         self.unwrapped = jax.jit(unwrapped)
         self.digest = jax.jit(self._sharded((ranks, all_, ranks), all_)(self._digest))
         self._stale = self._sharded((ranks, all_, ranks), all_)(self._is_stale)
-        self._move = jax.jit(self._sharded((ranks, ranks, all_), (ranks, ranks, all_))(self._new_owners))
+        self._move = self._sharded((ranks, ranks, all_), (ranks, ranks, all_))(self._new_owners)
+        self.recut = jax.jit(self._recut, out_shardings=NamedSharding(mesh, ranks))
         if integrator is not None:
             self.integrator, self.limits = integrator, limits
             self.start = jax.jit(_standard(integrator.start))
@@ -175,7 +176,7 @@ class Programs:
             total=self.made.atoms, rows=self.rows, axis=AXIS,
         )  # fmt: skip
 
-    def recut(self, per_atom: dict[str, jax.Array], ids, cell):
+    def _recut(self, per_atom: dict[str, jax.Array], ids, cell):
         """Per-atom arrays and ids at their new owners."""
         moved, ids, _ = self._move(per_atom, ids, cell)
         padding = ids < 0

@@ -3,10 +3,14 @@
 import csv
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ase.units import GPa
+
+from md.ensembles import GIGAPASCAL, KELVIN
+
+if TYPE_CHECKING:
+    from md.engine import Engine
 
 AMU_PER_ANGSTROM3 = 1.66053906660
 """g/cm^3."""
@@ -34,7 +38,7 @@ class Reading:
     @property
     def pressure_gpa(self) -> float:
         """Not a number without a volume."""
-        return -float(np.trace(self.stress)) / 3 / GPa
+        return -float(np.trace(self.stress)) / 3 / GIGAPASCAL
 
     @staticmethod
     def of_row(values: list[Any], references_ev: float) -> "Reading":
@@ -46,7 +50,7 @@ class Reading:
             kinetic_ev=row["kinetic_ev"],
             conserved_ev=row["conserved_ev"] - references_ev,
             temperature_kelvin=row["temperature_kelvin"],
-            stress=-row["pressure_gpa"] * GPa * np.eye(3),
+            stress=-row["pressure_gpa"] * GIGAPASCAL * np.eye(3),
             volume=row["volume_angstrom3"],
             closest_angstrom=row["closest_angstrom"],
             largest_force=row["largest_force_ev_per_angstrom"],
@@ -61,6 +65,29 @@ class Reading:
             self.conserved_ev + references_ev, self.temperature_kelvin, self.pressure_gpa, self.volume, density,
             self.closest_angstrom, self.largest_force,
         ]  # fmt: skip
+
+
+def of(engine: "Engine") -> Reading:
+    """Observables of an engine's present state."""
+    motion = engine.motion
+    if engine.ensemble.name == "minimize":
+        now = engine.programs.evaluate(motion.state.position, motion.cell, engine.system)
+        motion = dataclasses.replace(motion, energy=now.energy, virial=now.virial, closest=now.closest)
+    values = {key: np.asarray(value) for key, value in engine.programs.read(motion).items()}
+    volume = float(values["volume"]) if all(engine.build.settings.pbc) else engine.volume
+    kinetic = float(values["kinetic"])
+    stress = (np.asarray(motion.virial) - values["flux"]) / volume if volume else np.full((3, 3), np.nan)
+    return Reading(
+        step=engine.step,
+        potential_ev=float(motion.energy),
+        kinetic_ev=kinetic,
+        conserved_ev=float(values["conserved"]),
+        temperature_kelvin=2 * kinetic / (engine.degrees * KELVIN) if engine.degrees else 0.0,
+        stress=stress,
+        volume=volume,
+        closest_angstrom=float(motion.closest),
+        largest_force=float(values["force"]),
+    )
 
 
 def read_thermo(folder: Path) -> dict[str, np.ndarray]:

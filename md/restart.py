@@ -54,7 +54,7 @@ class Saved:
         starts = np.linspace(0, about["atoms"], about["ranks"] + 1).astype(np.int64)
         cut = Cut(about["method"], tuple(about["shape"]), np.arange(about["atoms"]), starts)
         room, transport = capacity_of(about)
-        return Layout(cut, about["rows"], lists_of(model, settings, pbc, transport), room)
+        return Layout(cut, about["rows"], lists_of(model, settings.skin_angstrom, pbc, transport), room)
 
 
 def described(capacity: Capacity, transport: Transport) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def _known(engine: "Engine", saved: Saved) -> None:
             raise ConfigError(
                 f"ensemble.{name}: the checkpoint has {was}, given is {is_}; start a new run from final.extxyz instead"
             )
-    engine.origin_cell = engine.replicated(saved.arrays["origin_cell"])
+    engine.origin_cell = engine.place.everywhere(saved.arrays["origin_cell"])
     engine.step, engine.since_build = about["step"], about["since_build"]
     engine.rebuilds.update(about["rebuilds"])
     engine.halo_after_cut = about["halo_after_cut"]
@@ -67,7 +67,7 @@ def go_on_elsewhere(engine: "Engine", saved: Saved) -> None:
     old = np.asarray(saved.arrays["ids"])
 
     def moved(array, fill: Any = 0):
-        return engine.scatter(rows_by_id(old, np.asarray(array)), fill)
+        return engine.place.by_owner(rows_by_id(old, np.asarray(array)), fill)
 
     engine.turns, engine.origin = moved(saved.arrays["turns"]), moved(saved.arrays["origin"])
     leaves, structure = _motion(engine)
@@ -76,7 +76,7 @@ def go_on_elsewhere(engine: "Engine", saved: Saved) -> None:
         if like.shape[:1] == engine.ids.shape:
             found.append(moved(value, np.inf if like.shape[1] == 1 else 0))  # masses are the only [rows, 1]
         else:
-            found.append(engine.replicated(_typed(value, like)))
+            found.append(engine.place.everywhere(_typed(value, like)))
     engine.motion = structure.unflatten(found)
     engine.rebuild("resumed")
     engine.halo_after_cut = engine.halo_rows

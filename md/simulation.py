@@ -19,8 +19,7 @@ from janus_jax import configuration
 from janus_jax.errors import ConfigError, DynamicsError
 from janus_jax.models.potential import Potential
 from janus_jax.runtime import multihost
-from janus_jax.units import MEV_PER_EV
-from md import report, restart, resume
+from md import figures, report, restart, resume
 from md.config import EngineConfig, OutputConfig
 from md.engine import Engine
 from md.ensembles import EnsembleConfig
@@ -225,48 +224,16 @@ class Simulation:
         self._checkpoints.save(self.engine.step, arrays, about)
         self._checkpoints.manager.wait_until_finished()
 
-    def report(self, figures: dict[str, Any]) -> None:
-        """Write these figures as results.json, distributions.npz and report.html into the folder."""
+    def report(self, results: dict[str, Any]) -> None:
+        """Write what `figures` gave as results.json, distributions.npz and report.html into the folder."""
         if self._files:
-            report.save(self._files.folder, figures, self.sampler)
+            report.save(self._files.folder, results, self.sampler)
             report.write(self._files.folder)
 
     def drift(self) -> float:
         """Slope of a straight line through the conserved quantity, meV/atom/ps; not a number where none is."""
-        ensemble = self.engine.ensemble
-        if len(self.readings) < 2 or ensemble.ramped or ensemble.name == "minimize":
-            return math.nan
-        values = np.array([reading.conserved_ev for reading in self.readings])
-        time_ps = np.array([reading.step for reading in self.readings]) * self.engine.ensemble.timestep_fs / 1000
-        return float(np.polyfit(time_ps, values - values[0], 1)[0] * MEV_PER_EV / self.engine.atoms)
+        return figures.drift(self)
 
     def figures(self) -> dict[str, Any]:
         """What the command prints, and results.json keeps."""
-        engine, last = self.engine, self.engine.read()
-        rate = self.timed / self.seconds if self.seconds else math.nan
-        searches = sum(engine.rebuilds.values())
-        return {
-            "atoms": engine.atoms,
-            "ensemble": engine.ensemble.name,
-            "devices": engine.cut.ranks,
-            "cut": engine.cut.method,
-            "steps": engine.step,
-            "temperature_kelvin": last.temperature_kelvin,
-            "mean_temperature_kelvin": float(np.mean([r.temperature_kelvin for r in self.readings or [last]])),
-            "largest_force_ev_per_angstrom": last.largest_force,
-            "converged": self.converged,
-            "total_ev": last.potential_ev + last.kinetic_ev + self.references,
-            "pressure_gpa": last.pressure_gpa,
-            "drift_meV_per_atom_per_ps": self.drift(),
-            "diffusion_angstrom2_per_ps": self.sampler.diffusion(),
-            "steps_per_s": rate,
-            "atom_steps_per_s": rate * engine.atoms,
-            "ns_per_day": rate * engine.ensemble.timestep_fs * 86400e-6,
-            "rebuilds": dict(engine.rebuilds),
-            "rebuilds_by_rank": engine.by_rank.tolist(),
-            "lists_reused": 1 - searches / engine.step if engine.step else math.nan,
-            "halo_rows": engine.halo_rows,
-            "capacity_used": engine.capacity_used(),
-            "compiled": list(engine.build.compiled),
-            "folder": None if self.folder is None else str(self.folder),
-        }
+        return figures.of(self)

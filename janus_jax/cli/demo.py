@@ -7,27 +7,42 @@ from typing import Any
 from janus_jax.cli._tables import show_metrics
 from janus_jax.cli.train import exit_code as exit_code
 
+STEPS = 600
+"""Of dynamics."""
+
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     import json
 
-    from janus_jax import JanusCalculator
     from janus_jax.cli._logging import to_stderr
     from janus_jax.cli.train import configure
     from janus_jax.data.sources import read_frames
     from janus_jax.train import run as training
-    from md import nve
 
     to_stderr()
     result = training.run(configure([f"output={arguments.output}", *arguments.overrides]))
     if result.stopped:
         return result.figures
-    start = read_frames("water:test")[0]
-    dynamics = nve.run(start, JanusCalculator(result.model), temperature_kelvin=300.0, timestep_fs=0.5, steps=600)
-    nve.plot(dynamics, result.folder / "plots" / "nve.png")
-    figures = {**result.figures, "nve": dynamics.figures()}
+    dynamics = constant_energy(result.model, read_frames("water:test")[0], result.folder / "md")
+    figures = {**result.figures, "nve": dynamics}
     (result.folder / "results.json").write_text(json.dumps(figures, indent=1) + "\n")
     figures["plots"] = [str(path) for path in sorted(Path(result.folder / "plots").glob("*.png"))]
+    return figures
+
+
+def constant_energy(model, start, folder: Path) -> dict[str, Any]:
+    """Dynamics at constant energy from 300 K with a step of 0.5 fs, in double precision as `janus-jax md` has it."""
+    import jax
+
+    from janus_jax.units import finite
+    from md.ensembles import EnsembleConfig
+    from md.simulation import Simulation
+
+    with jax.enable_x64(True):
+        simulation = Simulation(model, start, EnsembleConfig(timestep_fs=0.5), folder=folder, thermo=5, sample=10)
+        simulation.run(STEPS)
+        figures = finite(simulation.figures())
+        simulation.report(figures)
     return figures
 
 
@@ -38,8 +53,8 @@ def show(figures: dict[str, Any]) -> None:
     show_metrics({name: figures[name] for name in ("validation", "test")})
     nve = figures["nve"]
     print(
-        f"NVE, {nve['atoms']} atoms, {nve['picoseconds']} ps at about {nve['mean_temperature_kelvin']:.0f} K: "
+        f"NVE, {nve['steps']} steps of 0.5 fs of {nve['atoms']} atoms at about {nve['mean_temperature_kelvin']:.0f} K: "
         f"drift {nve['drift_meV_per_atom_per_ps']:.4f} meV/atom/ps, {nve['steps_per_s']:.0f} steps/s"
     )
     print(f"{figures['seconds']} s of training. Pictures: {', '.join(figures['plots'])}")
-    print(f"All of it on one page: {figures['run']}/report.html")
+    print(f"On one page each: {figures['run']}/report.html, {nve['folder']}/report.html")

@@ -1,0 +1,52 @@
+"""A new run: first lists, forces and momenta of an engine."""
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ase import Atoms
+
+from md import integrators
+
+if TYPE_CHECKING:
+    from md.engine import Engine
+
+
+def begin(engine: "Engine", atoms: Atoms, moving: np.ndarray, masses: jax.Array) -> None:
+    """Set an engine to its start: the momenta of `atoms`, or drawn ones.
+
+    Args:
+        moving: [N], which atoms are not fixed; masses: [K rows, 1], infinite where nothing moves.
+    """
+    place, dtype = engine.place, engine.dtype
+    positions = place.by_owner(engine.start.positions.astype(dtype))
+    engine.origin = place.by_owner(atoms.positions.astype(dtype))
+    cell = place.everywhere(engine.start.cell.astype(dtype))
+    engine.origin_cell = cell
+    engine.system = engine.prepare(positions, cell)
+    engine.halo_after_cut = engine.halo_rows
+    key = place.everywhere(jax.random.key(engine.settings.seed))
+    if engine.ensemble.name == "minimize":
+        momenta = positions * 0
+    elif atoms.has("momenta"):
+        given = np.where(moving[:, None], atoms.get_momenta(), 0)  # ASE's unit is ours
+        momenta = place.by_owner(given.astype(dtype))
+        if engine.programs.integrator.still:
+            momenta = momenta - integrators.drift(momenta, masses)
+    else:
+        momenta = _drawn(engine, key, masses)
+    first = engine.programs.evaluate(positions, cell, engine.system)
+    engine.motion = engine.programs.start(positions, momenta, first, masses, cell, key)
+
+
+def _drawn(engine: "Engine", key: jax.Array, masses: jax.Array) -> jax.Array:
+    """Momenta [K rows, 3] of the first temperature; the centre at rest where its motion is not counted."""
+    still = engine.degrees < 3 * engine.atoms and not engine.fixed
+
+    @jax.jit
+    def draw(key, ids, masses):
+        moving = jnp.isfinite(masses) & (ids >= 0)[:, None]
+        return integrators.momenta(key, ids, masses, moving, engine.ensemble.first_kT, engine.degrees, still)
+
+    return draw(key, engine.ids, masses)
