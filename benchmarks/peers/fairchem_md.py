@@ -1,52 +1,72 @@
-"""ASE dynamics with fairchem-core's model: python fairchem_md.py PROBLEM.npz ANSWER.json (from benchmarks/md.py)
+"""ASE dynamics with fairchem-core's calculator: python fairchem_md.py PROBLEM.npz ANSWER.json (from benchmarks/md.py)
 
-The graph of each step is made by fairchem's own `AtomicData.from_ase` with `r_edges`, as its ASE calculator does it;
-weights are those of the problem.
+The weights of the problem are written as a checkpoint of fairchem, which its `FAIRChemCalculator` loads. Graphs are
+made by fairchem in each step. Its settings are the defaults without recomputing activations, which would be slower.
 """
 
 import json
 import sys
+import tempfile
 import time
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import torch
 from ase import Atoms, units
-from ase.calculators.calculator import Calculator, all_changes
 from ase.md.verlet import VelocityVerlet
 from common import load
-from fairchem.core.datasets.atomic_data import AtomicData, atomicdata_list_to_batch
-from fairchem_peer import build
+from fairchem.core.calculate.ase_calculator import FAIRChemCalculator
+from fairchem.core.units.mlip_unit import MLIPPredictUnit
+from fairchem.core.units.mlip_unit.api.inference import InferenceSettings, MLIPInferenceCheckpoint
+from fairchem_peer import build, settings
+
+UNIT = "fairchem.core.units.mlip_unit.mlip_unit"
+PROPERTIES = {"energy": ("system", [1]), "forces": ("atom", [3])}
 
 
-class FairchemCalculator(Calculator):
-    """Energy and forces of a backbone and head."""
-
-    implemented_properties = ["energy", "forces"]  # noqa: RUF012 (ASE's convention)
-
-    def __init__(self, backbone, head, cutoff: float):
-        super().__init__()
-        self.backbone, self.head, self.cutoff = backbone.eval(), head.eval(), cutoff
-
-    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
-        super().calculate(atoms, properties, system_changes)
-        data = AtomicData.from_ase(self.atoms, r_edges=True, radius=self.cutoff, max_neigh=300, r_data_keys=[])
-        data.charge, data.spin = torch.tensor([0]), torch.tensor([0])
-        batch = atomicdata_list_to_batch([data])
-        output = self.head(batch, self.backbone(batch))
-        self.results = {
-            "energy": float(output["energy"][0]),
-            "forces": output["forces"].detach().numpy().astype(float),
+def checkpoint(problem) -> MLIPInferenceCheckpoint:
+    """The problem's model and weights as fairchem keeps them."""
+    backbone, head = build(problem)
+    state = {f"module.backbone.{name}": value for name, value in backbone.state_dict().items()}
+    state |= {f"module.output_heads.efs.{name}": value for name, value in head.state_dict().items()}
+    uma = "fairchem.core.models.uma.escn_md"
+    model = {
+        "_target_": "fairchem.core.models.base.HydraModel",
+        "backbone": {"model": f"{uma}.eSCNMDBackbone", **settings(problem)},
+        "heads": {"efs": {"module": f"{uma}.MLP_EFS_Head"}},
+        "pass_through_head_outputs": True,
+    }
+    tasks = [
+        {
+            "_target_": f"{UNIT}.Task",
+            "name": name,
+            "level": level,
+            "property": name,
+            "out_spec": {"_target_": f"{UNIT}.OutputSpec", "dim": shape, "dtype": "float32"},
+            "normalizer": {"_target_": "fairchem.core.modules.normalization.normalizer.Normalizer"},
+            "datasets": ["water"],
         }
+        for name, (level, shape) in PROPERTIES.items()
+    ]
+    return MLIPInferenceCheckpoint(model, {}, {**state, "n_averaged": torch.tensor(1)}, tasks)
+
+
+def calculator(problem) -> FAIRChemCalculator:
+    """fairchem's own, with the problem's weights."""
+    options = InferenceSettings(activation_checkpointing=False, auto_add_default_untrained_tasks=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.pt"
+        torch.save(checkpoint(problem), path)
+        return FAIRChemCalculator(MLIPPredictUnit(str(path), inference_settings=options))
 
 
 def main(problem_path: str, answer_path: str) -> None:
     torch.set_num_threads(2)
     problem = load(problem_path)
-    backbone, head = build(problem)
     atoms = Atoms(problem.numbers, problem.positions, cell=problem.cell, pbc=True)
     atoms.set_momenta(problem.momenta)
-    atoms.calc = FairchemCalculator(backbone, head, problem.model["cutoff_angstrom"])
+    atoms.calc = calculator(problem)
     forces = atoms.get_forces()
     steps = int(problem.steps)
     dynamics = VelocityVerlet(atoms, float(problem.timestep) * units.fs)

@@ -12,29 +12,34 @@ from fairchem.core.datasets.atomic_data import AtomicData, atomicdata_list_to_ba
 from fairchem.core.models.uma.escn_md import MLP_EFS_Head, eSCNMDBackbone
 
 
+def settings(problem) -> dict:
+    """Arguments of fairchem's backbone for the problem's model."""
+    model = problem.model
+    return {
+        "max_num_elements": model["max_element"] + 1,
+        "sphere_channels": model["channels"],
+        "hidden_channels": model["hidden_channels"],
+        "edge_channels": model["edge_channels"],
+        "num_layers": model["num_layers"],
+        "num_distance_basis": model["num_basis"],
+        "lmax": model["lmax"],
+        "mmax": model["mmax"],
+        "cutoff": model["cutoff_angstrom"],
+        "act_type": model["activation"],
+        "ff_type": model["feed_forward"],
+        "chg_spin_emb_type": "pos_emb",
+        "use_dataset_embedding": False,
+        "otf_graph": False,
+        "always_use_pbc": False,
+        "direct_forces": False,
+        "regress_forces": True,
+        "regress_stress": False,
+    }
+
+
 def build(problem) -> tuple[eSCNMDBackbone, MLP_EFS_Head]:
     """Backbone and head with the problem's weights."""
-    model = problem.model
-    backbone = eSCNMDBackbone(
-        max_num_elements=model["max_element"] + 1,
-        sphere_channels=model["channels"],
-        hidden_channels=model["hidden_channels"],
-        edge_channels=model["edge_channels"],
-        num_layers=model["num_layers"],
-        num_distance_basis=model["num_basis"],
-        lmax=model["lmax"],
-        mmax=model["mmax"],
-        cutoff=model["cutoff_angstrom"],
-        act_type=model["activation"],
-        ff_type=model["feed_forward"],
-        chg_spin_emb_type="pos_emb",
-        use_dataset_embedding=False,
-        otf_graph=False,
-        always_use_pbc=False,
-        direct_forces=False,
-        regress_forces=True,
-        regress_stress=False,
-    )
+    backbone = eSCNMDBackbone(**settings(problem))
     head = MLP_EFS_Head(backbone, wrap_property=False)
     weights = {name: torch.tensor(array) for name, array in problem.weights.items()}
     head.load_state_dict({name[5:]: value for name, value in weights.items() if name.startswith("head.")})
