@@ -86,16 +86,20 @@ FEW = [
 
 
 def of_many_devices(model, atoms: Atoms, devices: int, cut: str, tolerance: float, **options) -> None:
-    """Energy, forces and virial of a sharded system against the potential on one graph of all atoms."""
+    """Energy, forces and virial of a sharded system against the potential on one graph of all atoms, in float64."""
     atoms.positions += 100 * np.asarray(atoms.cell).sum(0)  # far outside the cell
     engine = Engine(model, atoms, EnsembleConfig(), devices=devices, cut=cut, closest_angstrom=0.0, **options)
-    expected = energy_forces_stress(model, from_atoms(atoms, model.cutoff))
-    assert float(engine.motion.energy) == pytest.approx(float(expected.energy[0]), rel=tolerance)
-    scale = max(np.abs(expected.forces).max(), 1e-3)
-    np.testing.assert_allclose(engine.forces(), expected.forces, atol=tolerance * scale)
-    np.testing.assert_allclose(
-        engine.motion.virial, expected.virial[0], atol=tolerance * max(np.abs(expected.virial).max(), 1e-3)
-    )
+    plain = energy_forces_stress(convert.cast(model, jnp.float64), from_atoms(atoms, model.cutoff))
+    same(engine, float(plain.energy[0]), np.asarray(plain.forces), np.asarray(plain.virial[0]), tolerance)
+    if model.dtype == jnp.float32:
+        one = Engine(model, atoms, EnsembleConfig(), closest_angstrom=0.0)
+        same(engine, float(one.motion.energy), one.forces(), np.asarray(one.motion.virial), tolerance)
+
+
+def same(engine: Engine, energy: float, forces: np.ndarray, virial: np.ndarray, tolerance: float) -> None:
+    assert float(engine.motion.energy) == pytest.approx(energy, rel=tolerance)
+    np.testing.assert_allclose(engine.forces(), forces, atol=tolerance * max(np.abs(forces).max(), 1e-3))
+    np.testing.assert_allclose(engine.motion.virial, virial, atol=tolerance * max(np.abs(virial).max(), 1e-3))
 
 
 @pytest.mark.parametrize(("name", "devices", "cut"), CASES if EVERY else FEW)
