@@ -23,27 +23,37 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     result = training.run(configure([f"output={arguments.output}", *arguments.overrides]))
     if result.stopped:
         return result.figures
-    dynamics = constant_energy(result.model, read_frames("water:test")[0], result.folder / "md")
+    dynamics = constant_energy(result.folder, read_frames("water:test")[0])
     figures = {**result.figures, "nve": dynamics}
     (result.folder / "results.json").write_text(json.dumps(figures, indent=1) + "\n")
     figures["plots"] = [str(path) for path in sorted(Path(result.folder / "plots").glob("*.png"))]
     return figures
 
 
-def constant_energy(model, start, folder: Path) -> dict[str, Any]:
-    """Dynamics at constant energy from 300 K with a step of 0.5 fs, in double precision as `janus-jax md` has it."""
-    import jax
+def constant_energy(run: Path, start) -> dict[str, Any]:
+    """Figures of `janus-jax md` at constant energy from 300 K, in a process of its own: it computes in 64 bits.
 
-    from janus_jax.units import finite
-    from md.ensembles import EnsembleConfig
-    from md.simulation import Simulation
+    Raises:
+        DynamicsError: it has failed, and has said why.
+    """
+    import json
+    import subprocess
+    import sys
 
-    with jax.enable_x64(True):
-        simulation = Simulation(model, start, EnsembleConfig(timestep_fs=0.5), folder=folder, thermo=5, sample=10)
-        simulation.run(STEPS)
-        figures = finite(simulation.figures())
-        simulation.report(figures)
-    return figures
+    import ase.io
+
+    from janus_jax.errors import DynamicsError
+
+    ase.io.write(run / "water.extxyz", start)
+    command = [
+        sys.executable, "-m", "janus_jax.cli.main", "md", str(run / "water.extxyz"), "--model", str(run), "--json",
+        "--steps", str(STEPS), f"folder={run / 'md'}", "ensemble.timestep_fs=0.5", "output.thermo=5",
+        "output.sample=10",
+    ]  # fmt: skip
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise DynamicsError(f"the potential in {run} is trained, but its dynamics have failed, see above")
+    return json.loads(done.stdout)
 
 
 def show(figures: dict[str, Any]) -> None:

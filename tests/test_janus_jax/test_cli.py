@@ -124,6 +124,8 @@ def test_doctor_reports_versions_and_devices(capsys):
 
 
 def test_demo_trains_evaluates_and_runs_dynamics(tmp_path, capsys, monkeypatch):
+    for name in ("JAX_NUMPY_DTYPE_PROMOTION", "JAX_NUMPY_RANK_PROMOTION", "JAX_ENABLE_X64", "XLA_FLAGS"):
+        monkeypatch.delenv(name)  # dynamics are a process of their own, as users have it
     monkeypatch.setattr("janus_jax.cli.demo.STEPS", 40)  # what four steps of training make is no potential for more
     tiny = "model={channels: 4, hidden_channels: 4, edge_channels: 4, num_basis: 8, num_layers: 1, cutoff_angstrom: 3}"
     arguments = ["demo", "--json", "--output", str(tmp_path / "demo"), tiny, "steps=4", "validate_every=2"]
