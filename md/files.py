@@ -84,5 +84,5 @@ class Files:
             known["forces"] = forces
         frame.calc = SinglePointCalculator(frame, **known)
         if not every and "velocities" not in self.output.fields:
-            del frame.arrays["momenta"]
+            frame.arrays.pop("momenta", None)
         ase.io.write(self.folder / name, frame, format="extxyz", append=append)

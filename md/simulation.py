@@ -194,13 +194,16 @@ class Simulation:
         return reading.row(self.engine.ensemble.timestep_fs, self.references, self.mass)
 
     def atoms(self) -> Atoms:
-        """The current state: unwrapped positions, momenta, cell."""
+        """The current state: unwrapped positions, momenta (but after a minimisation), cell."""
         now = self.start.copy()
         now.set_constraint()  # positions of fixed atoms may move with the cell
         if self.engine.ensemble.name == "npt":  # elsewhere the cell stays, and the engine completes open ones
             now.set_cell(self.engine.cell)
         now.positions = self.engine.positions()
-        now.set_momenta(self.engine.momenta())
+        if self.engine.ensemble.name == "minimize":
+            now.arrays.pop("momenta", None)  # FIRE's are none: dynamics from here draw their own
+        else:
+            now.set_momenta(self.engine.momenta())
         now.set_constraint(self.start.constraints)
         now.info["step"] = self.engine.step
         now.info["time_fs"] = self.engine.step * self.engine.ensemble.timestep_fs

@@ -275,6 +275,7 @@ def test_a_configuration_says_the_same_and_a_dry_run_says_what_it_needs(files, c
     assert "eV/Å: not converged; go on with --resume runs/md-salt" in capsys.readouterr().out
     assert main(["md", "--resume", "runs/md-salt", "--steps", "400", "ensemble.force_tolerance=0.5"]) == 0
     assert "eV/Å: converged." in capsys.readouterr().out
+    assert not ase.io.read("runs/md-salt/final.extxyz").has("momenta")  # so that dynamics from it draw their own
     monkeypatch.setattr(estimate, "available", lambda devices: 1e5)
     assert main(["md", "run.yaml", "--dry-run"]) == 2
     assert "a device would need" in capsys.readouterr().err
