@@ -194,7 +194,7 @@ def main() -> None:
     arguments = parser.parse_args()
     model = build(CONFIG, rngs=nnx.Rngs(0))
     results = {
-        "command": "python " + " ".join(sys.argv),
+        "command": "python benchmarks/md.py " + " ".join(Path(word).name for word in sys.argv[1:]),  # no paths
         "cores": os.cpu_count(),
         "versions": versions(),
         "systems": [],

@@ -104,7 +104,8 @@ def exchanges(timeline: list[str]) -> list[dict]:
     return found
 
 
-results = {"command": "python " + " ".join(sys.argv), "jax": jax.__version__,
+results = {"command": "python benchmarks/md_gpu.py " + " ".join(Path(word).name for word in sys.argv[1:]),
+           "jax": jax.__version__,
            "devices": "2 x 4 H100, compiled, not run",
            "model": f"eSEN, {arguments.layers} layers, {arguments.channels} channels, lmax 2, cutoff 5 Å, float32",
            "systems": []}  # fmt: skip
