@@ -49,7 +49,7 @@ def water(repeat: int = 1):
 def keep(name: str, found: dict) -> None:
     """Into the file of results, where earlier ones stay."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results[name] = (results.get(name, {}) if name == "shapes" else {}) | found
+    results[name] = results.get(name, {}) | found
     RESULTS.write_text(json.dumps(results | {"versions": versions(), "cores": os.cpu_count()}, indent=1) + "\n")
 
 

@@ -96,7 +96,7 @@ class Engine:
         self.step = self.since_build = 0
         self.rebuilds: collections.Counter[str] = collections.Counter()
         self.by_rank = np.zeros((self.cut.ranks, 2), np.int64)
-        self.halo_rows, self.halo_after_cut, self._recuts = 0, 0, False
+        self.halo_rows, self.halo_after_cut, self._recut_compiled = 0, 0, False
         self.ids = place.by_owner(np.arange(self.atoms, dtype=np.int32), -1)
         self.numbers = place.by_owner(atoms.numbers.astype(np.int32), int(atoms.numbers[0]))
         self.turns = place.by_owner(start.turns.astype(np.int32))
@@ -173,14 +173,14 @@ class Engine:
         self.system = self.prepare(positions, cell)
         self.since_build = 0
         self.rebuilds[why] += 1
-        if self.cut.ranks > 1 and not self._recuts:
+        if self.cut.ranks > 1 and not self._recut_compiled:
             self._at_new_owners()  # compiled now, so that nothing is compiled after the first epochs
         if why != "repartition" and self.halo_rows > self.settings.halo_growth * max(self.halo_after_cut, 8):
             self._recut()
 
     def _at_new_owners(self) -> tuple[dict[str, jax.Array], jax.Array]:
         """What moves with its atom, and ids, as a new cut has them."""
-        self._recuts = True
+        self._recut_compiled = True
         per_atom = {name: getattr(self.motion.state, name) for name in ROWS}
         per_atom |= {"numbers": self.numbers, "turns": self.turns, "origin": self.origin}
         return self.programs.recut(per_atom, self.ids, self.motion.cell)

@@ -1,6 +1,9 @@
 """`janus-jax demo`: the whole way on the built-in water set, with pictures."""
 
 import argparse
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,6 @@ STEPS = 600
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    import json
-
     from janus_jax.cli._logging import to_stderr
     from janus_jax.cli.train import configure
     from janus_jax.data.sources import read_frames
@@ -36,10 +37,6 @@ def constant_energy(run: Path, start) -> dict[str, Any]:
     Raises:
         DynamicsError: it has failed, and has said why.
     """
-    import json
-    import subprocess
-    import sys
-
     import ase.io
 
     from janus_jax.errors import DynamicsError

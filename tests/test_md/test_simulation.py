@@ -80,6 +80,12 @@ def test_files_hold_the_run_and_the_state_goes_on_from_ase(model, salt, tmp_path
     assert figures["ns_per_day"] == pytest.approx(figures["steps_per_s"] * 86400e-6)
     with pytest.raises(ConfigError, match="holds a run already"):
         Simulation(model, salt, config, folder=folder)
+    one, total = simulation.readings[0], 3e-3  # eV in 500 steps of 1 fs
+    simulation.readings = [
+        dataclasses.replace(one, step=step, conserved_ev=one.conserved_ev + total * step / 500)
+        for step in range(0, 501, 10)
+    ]
+    assert simulation.drift() == pytest.approx(1000 * total / 0.5 / 8)  # meV per ps and atom
 
 
 def test_a_step_no_skin_can_take_stops_and_names_the_atom(model, salt, tmp_path):
