@@ -242,15 +242,14 @@ def energy_fn(model: Potential, box: Any, numbers: Any, *, devices: int = 1) -> 
     def rank_energy(positions, built, edges, cell, strain, weights):
         one = builder.unstacked(built)
         held = jax.lax.stop_gradient(positions)
-        near, _, _ = topology.continuous(one, held, cell)
         own = by_id[one.ids]
-        graph, _ = rank_graph(one, builder.unstacked(edges), own, none, held, near, cell, model.cutoff, None)
+        graph, _ = rank_graph(one, builder.unstacked(edges), own, none, held, cell, model.cutoff, None)
         plan = one.plans[0]
 
         def exchange(owned):
             return exchange_halo(owned, plan)
 
-        moved = near + (positions - held)  # at the images of the lists, with the derivative of the positions
+        moved = graph.positions + (positions - held)  # wrapped, with the derivative of the positions
         return structure_energies(nnx.merge(graphdef, weights), graph, moved, strain[None], exchange)
 
     def energy(positions: jax.Array, neighbor: Neighbors, box: Any = None, perturbation: Any = None, **_: Any):

@@ -17,7 +17,7 @@ from janus_jax.models.potential import Potential, structure_energies
 from janus_jax.typing import Array, Float, Int, pytree
 from partition.plan import Plan, exchange_halo
 from partition.search import Edges
-from partition.topology import Topology, active, continuous, lengths_squared, settled
+from partition.topology import Topology, across, active, lengths_squared, settled
 
 
 @pytree
@@ -54,23 +54,23 @@ def rank_graph(
     numbers: Int[Array, "atoms"],
     structure: dict[str, Array],
     positions: Float[Array, "atoms 3"],
-    near: Float[Array, "atoms 3"],
     cell: Float[Array, "3 3"],
     cutoff: float,
     own_edges: int | None,
 ) -> tuple[AtomGraph, Float[Array, ""]]:
-    """The graph of one rank, of edges within the cutoff, and its shortest one (Å)."""
-    points, crossed = exchange_halo(settled(topology, positions, cell), topology.plans[0])
+    """The graph of one rank, of wrapped positions and edges within the cutoff, and its shortest one (Å)."""
+    wrapped, crossings = settled(topology, positions, cell)
+    points, crossed = exchange_halo((wrapped, crossings), topology.plans[0])
     on = active(edges, points, cell, cutoff, crossed)
     squares = lengths_squared(edges, points, cell, crossed)
     graph = AtomGraph(
-        positions=near,
+        positions=wrapped,
         numbers=numbers,
-        atom_structure=jnp.zeros(len(near), jnp.int32),
+        atom_structure=jnp.zeros(len(wrapped), jnp.int32),
         atom_mask=topology.ids >= 0,
         src=edges.src,
         dst=edges.dst,
-        image=edges.image,
+        image=across(edges, crossed),
         edge_mask=on,
         cell=cell[None],
         pbc=jnp.asarray(topology.settings.pbc)[None],
@@ -104,16 +104,14 @@ def evaluate_rank(
         positions: Å, wrapped or not.
     """
     plan = topology.plans[0]
-    near, _, _ = continuous(topology, positions, cell)
     own_edges = len(plan.local.src) if overlap and len(edges.src) > len(plan.local.src) else None
-    graph, closest = rank_graph(
-        topology, edges, numbers, structure, positions, near, cell, model.cutoff, own_edges
-    )  # fmt: skip
+    graph, closest = rank_graph(topology, edges, numbers, structure, positions, cell, model.cutoff, own_edges)
 
-    def own(near, strain):
-        return structure_energies(model, graph, near, strain, lambda owned: exchange_halo(owned, plan))[0]
+    def own(wrapped, strain):
+        return structure_energies(model, graph, wrapped, strain, lambda owned: exchange_halo(owned, plan))[0]
 
-    energy, (gradient, virial) = jax.value_and_grad(own, (0, 1))(near, jnp.zeros((1, 3, 3), near.dtype))
+    unstrained = jnp.zeros((1, 3, 3), positions.dtype)
+    energy, (gradient, virial) = jax.value_and_grad(own, (0, 1))(graph.positions, unstrained)
     energy, virial = jax.lax.psum((energy, virial[0]), topology.settings.transport.axis)
     closest = jax.lax.pmin(closest, topology.settings.transport.axis)
     return Evaluation(energy, jnp.where(graph.atom_mask[:, None], -gradient, 0), virial, closest)

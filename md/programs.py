@@ -17,7 +17,7 @@ from md.integrators import Integrator, Motion
 from md.layout import AXIS
 from md.potential import Evaluation, apart, evaluate_rank, merged
 from partition import builder, distributed, topology
-from partition.cell import wrap
+from partition.cell import once, wrap
 from partition.layout import Cut
 from partition.topology import Topology
 
@@ -119,7 +119,7 @@ class Programs:
             motion, done, _, _ = carry
             new = self.integrator.step(motion, ids, system)
             stale = self._stale(new.state.position, new.cell, system.topology)
-            why = self._judge(new, stale.any())
+            why = once(self._judge(new, stale.any()))  # what ends the loop also chooses the state
             keep = (why == GOOD) | (why == CONVERGED)
             motion = jax.tree.map(lambda old, new: jnp.where(keep, new, old), motion, new)
             return motion, done + keep, why, stale

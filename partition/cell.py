@@ -6,7 +6,8 @@ the minimum image of anything, which is wrong in skewed cells.
 
 Functions that take `x` of numpy or of JAX compute the same bits for both: XLA may fuse a product and a
 sum into one rounding, numpy does not, and a pair at the cutoff would be a neighbour on one of its ranks
-only. `rounded` keeps products apart.
+only. It may also make a value again beside each of its uses, and round it differently there, so that an
+integer a rounding decides is one thing in one place and another in the next. `once` stops both.
 """
 
 import os
@@ -29,9 +30,12 @@ def xp(x: Any):
     return jnp if isinstance(x, jax.Array) else np
 
 
-def rounded(products):
-    """Products that must not be fused with the sums that follow."""
-    return jax.lax.optimization_barrier(products) if isinstance(products, jax.Array) else products
+def once(values):
+    """Values (a pytree) that XLA makes once and rounds as written: neither fused with what follows nor made again.
+
+    For products before their sum, and for every integer or mask that a rounding decides and that is used twice.
+    """
+    return jax.lax.optimization_barrier(values) if isinstance(jax.tree.leaves(values)[0], jax.Array) else values
 
 
 def combine(coefficients, vectors):
@@ -42,13 +46,13 @@ def combine(coefficients, vectors):
             terms = [coefficients[..., k] * vectors[k, axis] for k in range(3) if vectors[k, axis] != 0]
             result[..., axis] = sum(terms[1:], terms[0]) if terms else 0
         return result
-    products = rounded(coefficients[..., :, None] * vectors[(None,) * (coefficients.ndim - 1)])
+    products = once(coefficients[..., :, None] * vectors[(None,) * (coefficients.ndim - 1)])
     return products[..., 0, :] + products[..., 1, :] + products[..., 2, :]
 
 
 def squared(vectors):
     """Squared lengths [...] of [..., 3], in one fixed order of rounding."""
-    products = rounded(vectors * vectors)
+    products = once(vectors * vectors)
     return products[..., 0] + products[..., 1] + products[..., 2]
 
 
@@ -127,7 +131,7 @@ def wrap(positions: Any, cell: Any, pbc: Any) -> tuple[Any, Any]:
     mask = np_.asarray(pbc)[(None,) * (positions.ndim - 1)]
 
     def fold(x):
-        turns = np_.where(mask, np_.floor(combine(x, inverse)), 0).astype(x.dtype)
+        turns = once(np_.where(mask, np_.floor(combine(x, inverse)), 0).astype(x.dtype))
         return x - combine(turns, cell), turns
 
     def twice(x):
@@ -200,10 +204,12 @@ def together(positions, mask, cell, pbc):
     coordinates of two groups of atoms then differ by less than two.
     """
     np_ = xp(positions)
-    angle = 2 * np.pi * combine(positions, np_.linalg.inv(cell))
+    fractional = combine(positions, np_.linalg.inv(cell))
+    angle = 2 * np.pi * fractional
     part = mask[:, None].astype(positions.dtype)
-    middle = np_.arctan2((part * np_.sin(angle)).sum(0), (part * np_.cos(angle)).sum(0))
-    return np_.where(np_.asarray(pbc)[None], -np_.round((angle - middle[None]) / (2 * np.pi)), 0).astype(np.int32)
+    middle = np_.arctan2((part * np_.sin(angle)).sum(0), (part * np_.cos(angle)).sum(0)) / (2 * np.pi)
+    # an atom half a cell from the middle may go either way, but only one way
+    return once(np_.where(np_.asarray(pbc)[None], -np_.round(fractional - middle[None]), 0).astype(np.int32))
 
 
 def slack(reach, scale, dtype):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from partition import curves
-from partition.cell import combine, heights, wrap
+from partition.cell import combine, heights, once, wrap
 from partition.errors import PartitionError, checked
 
 
@@ -137,16 +137,16 @@ def _weighted(levels, ids, mask, total, ranks, axis, weights, rows) -> jax.Array
 def keys(fractional, lengths, method: str, shape: tuple[int, int, int], total: int):
     """Levels of a cut, for `ranks_of`, and the words of the Hilbert code that orders the rows of a rank."""
     bits = curves.bits_for(total)
-    order = list(curves.hilbert(curves.quantize(fractional, bits), bits))
+    order = list(curves.hilbert(once(curves.quantize(fractional, bits)), bits))
     if method == "hilbert":
         return [(order, int(np.prod(shape)))], order
     if method == "morton":
-        cells = curves.quantize(fractional * (lengths / jnp.maximum(lengths.max(), 1e-30))[None], bits)
+        cells = once(curves.quantize(fractional * (lengths / jnp.maximum(lengths.max(), 1e-30))[None], bits))
         return [(list(curves.morton(cells, bits)), int(np.prod(shape)))], order
     if method != "grid":
         raise PartitionError(f"unknown cut {method!r}; allowed: grid, hilbert, morton")
     most = 2.0**32 - (1 if fractional.dtype == jnp.float64 else 256)  # the largest that the type has below 2^32
-    scaled = jnp.clip(jnp.floor(fractional * 2.0**32), 0, most).astype(jnp.uint32)
+    scaled = once(jnp.clip(jnp.floor(fractional * 2.0**32), 0, most).astype(jnp.uint32))
     return [([scaled[:, k]], shape[k]) for k in range(3)], order
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from partition import boxes
 from partition.capacity import Leaf
-from partition.cell import combine, heights, squared
+from partition.cell import combine, heights, once, squared
 from partition.chunks import bisect_padded
 
 TARGET = 64  # rows of a chunk; blocks of candidates have half as many
@@ -31,6 +31,7 @@ class Edges:
 
 def compact(mask: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:
     """Positions of True in a flat mask: [length] int32, -1 where there are fewer, and how many there are."""
+    mask = once(mask)  # counted and placed by the same decisions
     place = jnp.cumsum(mask, dtype=jnp.int32)
     at = jnp.where(mask, place - 1, length)
     rows = jnp.full(length, -1, jnp.int32).at[at].set(jnp.arange(len(mask), dtype=jnp.int32), mode="drop")
@@ -115,7 +116,7 @@ def search(
         vectors = (points[j][None] - queries[rows][:, None]) + shift[s][None]
         distance = squared(vectors)
         pair = (distance < widest * widest) & (rows >= 0)[:, None] & (column >= 0)[None]
-        pair &= (j[None] != rows[:, None]) | (images[s] != 0).any(-1)[None]
+        pair = once(pair & ((j[None] != rows[:, None]) | (images[s] != 0).any(-1)[None]))
         at = jnp.where(pair, jnp.cumsum(pair, 1, dtype=jnp.int32) - 1, degree_cap)
         line = jnp.broadcast_to(jnp.arange(len(rows), dtype=jnp.int32)[:, None], at.shape)
         values = jnp.broadcast_to(column[None], at.shape)

@@ -136,6 +136,42 @@ SHARP = ((10, 10, 10), (90, 90, 10), (170, 90, 90), (60, 65, 10), (10, 165, 160)
 BOUNDARY = (0.0, 1.0, 0.5, -1.0, -1e-17, 1.0 - 2.0**-53)
 
 
+# What a crystal is made of: copies of a motif along the axes of a cell, so that atoms lie on exact fractions of it
+MOTIFS = {
+    "simple": ((0, 0, 0),),
+    "body": ((0, 0, 0), (0.5, 0.5, 0.5)),
+    "face": ((0, 0, 0), (0, 0.5, 0.5), (0.5, 0, 0.5), (0.5, 0.5, 0)),
+    "off": ((0.25, 0.25, 0.25), (0.75, 0.75, 0.25)),
+}
+REPEATS = ((1, 2, 3), (2, 2, 2), (3, 3, 2), (2, 3, 4), (4, 2, 1), (2, 1, 2), (3, 3, 1), (3, 2, 1))
+
+
+def make_crystal(rng: np.random.Generator, most: int, cutoff: float = 3.0) -> System:
+    """A crystal of at most `most` atoms on halves, thirds and quarters of its cell, some of them an ulp beside.
+
+    Cells are cubic, orthorhombic, primitive, or strained, rotated half of the time. Many atoms are exactly on a face
+    of the cell, or half a cell from each other or from their middle.
+    """
+    while True:
+        motif = np.array(list(MOTIFS.values())[rng.integers(len(MOTIFS))])
+        repeats = rng.permutation(REPEATS[rng.integers(len(REPEATS))])
+        if len(motif) * np.prod(repeats) <= most:
+            break
+    corners = np.stack(np.meshgrid(*map(np.arange, repeats), indexing="ij"), -1).reshape(-1, 1, 3)
+    fractions = ((corners + motif) / repeats).reshape(-1, 3)
+    primitive = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]) / np.sqrt(2)
+    cell = (np.eye(3), np.diag(rng.uniform(0.9, 1.2, 3)), primitive, np.eye(3) + rng.uniform(-0.1, 0.1, (3, 3)))[
+        rng.integers(4)
+    ]
+    if rng.random() < 0.5:
+        cell = cell @ np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    cell = repeats[:, None] * cell * rng.choice([2.0, 2.5, 2.86])
+    positions = (fractions + rng.choice([0.0, 0.0, 0.25, 0.5, -1.0])) @ cell
+    if rng.random() < 0.5:
+        positions = np.nextafter(positions, rng.choice([-np.inf, 0, np.inf], positions.shape))
+    return System(positions, cell, np.ones(3, bool), cutoff)
+
+
 def make_cell(rng: np.random.Generator, shape: str, size: str, orientation: str) -> np.ndarray:
     """A cell with angles of 10 to 170 degrees and edges of 0.06 to 10, or 1e6, angstrom."""
     angles = np.full(3, 90.0)

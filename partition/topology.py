@@ -21,7 +21,7 @@ import numpy as np
 
 from partition import boxes
 from partition.capacity import Capacity, Leaf, Need
-from partition.cell import combine, displacements, heights, slack, squared, together, wrap
+from partition.cell import combine, displacements, heights, once, slack, squared, together, wrap
 from partition.plan import Plan, Ragged, exchange_halo
 from partition.search import Edges, compact, near_box, search
 from partition.transport import Transport
@@ -218,7 +218,7 @@ def continuous(topology: Topology, positions, cell):
     fractional = combine(topology.reference, jnp.linalg.inv(topology.cell))
     start = combine(fractional, cell)
     away = combine(positions - start, jnp.linalg.inv(cell))
-    turns = jnp.where(jnp.asarray(topology.settings.pbc)[None], jnp.round(away), 0)
+    turns = once(jnp.where(jnp.asarray(topology.settings.pbc)[None], jnp.round(away), 0))
     near = positions - combine(turns, cell)
     return near, turns.astype(jnp.int32), near - start
 
@@ -262,18 +262,18 @@ def active(edges: Edges, points, cell, cutoff: float, crossed=None) -> jax.Array
 
 def lengths_squared(edges: Edges, points, cell, crossed=None) -> jax.Array:
     """Squared lengths [E] of edges, Å^2; arguments as for `active`."""
-    image = edges.image if crossed is None else _across(edges, crossed)
+    image = edges.image if crossed is None else across(edges, crossed)
     return squared(displacements(points, edges.src, edges.dst, image, cell))
 
 
-def _across(edges: Edges, crossed) -> jax.Array:
-    """Images [E, 3] between atoms that have crossed cells [n + h, 3]."""
+def across(edges: Edges, crossed) -> jax.Array:
+    """Images [E, 3] between wrapped atoms that have crossed cells [n + h, 3] since the build."""
     return edges.image + crossed[edges.src] - crossed[edges.dst]
 
 
 def current_images(topology: Topology, edges: Edges, plan: Plan, turns) -> jax.Array:
     """Images [E, 3] of edges after atoms were wrapped: `turns` [n, 3] of `continuous` at these positions."""
-    return _across(edges, exchange_halo(-turns, plan))
+    return across(edges, exchange_halo(-turns, plan))
 
 
 def digest(topology: Topology, positions, cell) -> jax.Array:
@@ -287,7 +287,7 @@ def digest(topology: Topology, positions, cell) -> jax.Array:
     for plan, cutoff in zip(topology.plans, settings.cutoffs, strict=True):
         points, crossed, ids = exchange_halo(state, plan)
         for edges in (plan.local, plan.remote):
-            image = _across(edges, crossed)
+            image = across(edges, crossed)
             words = [ids[edges.dst], ids[edges.src], *(image[:, k] for k in range(3))]
             on = active(edges, points, cell, cutoff, crossed)
             sums.append(jnp.stack([jnp.where(on, _mix(words, seed), 0).sum(dtype=jnp.uint32) for seed in (1, 2)]))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from janus_jax.typing import Array, Float
+from partition.cell import once
 
 
 @lru_cache
@@ -42,7 +43,8 @@ def m_major(lmax: int, mmax: int) -> tuple[np.ndarray, ...]:
 
 def rotation_to_y(unit: Float[Array, "edges 3"]) -> Float[Array, "edges 3 3"]:
     """Rotation R with R u = +y, smooth everywhere but across y = 0 (two charts, no angles)."""
-    flip = jnp.where(unit[:, 1:2] < 0, -1.0, 1.0).astype(unit.dtype)
+    below = once(unit[:, 1:2] < 0)  # rounding decides it for edges in the plane, so for all phases and uses at once
+    flip = jnp.where(below, -1.0, 1.0).astype(unit.dtype)
     # Chart B is chart A seen through F = diag(1, -1, -1): R = R_A(F u) F. Both share one formula,
     # so the unused chart is never evaluated and cannot put NaN into a gradient.
     x, y, z = unit[:, 0], unit[:, 1] * flip[:, 0], unit[:, 2] * flip[:, 0]

@@ -20,7 +20,16 @@ from partition.topology import Settings, active, build
 from partition.transport import Transport, permute
 
 AXIS = "ranks"
-SHAPES = {1: (1, 1, 1), 2: (2, 1, 1), 3: (3, 1, 1), 4: (4, 1, 1), 5: (1, 5, 1), 8: (2, 2, 2)}
+SHAPES = {
+    1: (1, 1, 1),
+    2: (2, 1, 1),
+    3: (3, 1, 1),
+    4: (4, 1, 1),
+    5: (1, 5, 1),
+    6: (3, 1, 2),
+    7: (7, 1, 1),
+    8: (2, 2, 2),
+}
 EVERY = os.environ.get("JANUS_JAX_EVERY") == "1"
 PERIODIC = (True, True, True)
 
@@ -91,7 +100,7 @@ class Sharded:
     def capacity(self) -> Capacity:
         lists, alone = len(self.cutoffs), self.ranks == 1
         near = self.near or (64, 128, 256, 512)[sum(self.pbc)]
-        edges = self.edges or {1: 3072, 2: 1536, 3: 1024, 5: 768, 8: 512}[self.ranks]
+        edges = self.edges or {1: 3072, 2: 1536, 3: 1024, 4: 768, 5: 768}.get(self.ranks, 512)
         sent = (self.rows,) * (0 if self.kind == "all_gather" else self.transport.slots)
         return Capacity(
             sent=sent,
