@@ -56,16 +56,22 @@ def transport_for(system: Atoms, cut: Cut, reach: float, axis: str, kind: str = 
 
 
 def estimate(system: Atoms, cut: Cut, settings: Settings, rows: int) -> Capacity:
-    """A first capacity from the mean density; what is too small grows at the first build."""
+    """A first capacity from the density of atoms; what is too small grows at the first build.
+
+    No array is longer than all images of all atoms can fill, however large and empty the cell is.
+    """
     reach, transport, ranks = settings.reach, settings.transport, cut.ranks
     lengths = np.maximum(system.lengths, 1.0)
-    density = float(np.clip(len(system) / np.prod(lengths), 1e-3, 0.3))
+    density = float(np.clip(max(len(system) / np.prod(lengths), _crowding(system, cut, reach)), 1e-3, 0.3))
     cube = (rows / density) ** (1 / 3)
-    sides = lengths / cut.shape if cut.method == "grid" else np.minimum(lengths, cube)
+    sides = lengths / cut.shape
+    if cut.method != "grid" or np.prod(sides) > 4 * cube**3:  # along a curve, or in a box that is mostly empty
+        sides = np.minimum(lengths, cube)
     turns = images(system.cell, system.pbc, reach, transport.spread)
+    everything = len(system) * len(turns)
 
-    def room(count: float, spare: float = 1.4) -> int:
-        return bucket(int(spare * count) + 16)
+    def room(count: float, spare: float = 1.4, most: int = everything) -> int:
+        return bucket(int(min(spare * count + 16, most)))
 
     def around(width: float) -> float:
         return density * float(np.prod(np.where(system.pbc, sides + 2 * width, np.minimum(sides + 2 * width, lengths))))
@@ -91,10 +97,18 @@ def estimate(system: Atoms, cut: Cut, settings: Settings, rows: int) -> Capacity
         blocks=room(density * (2 * reach + 2.2 * chunk) ** 3 / 32),
         chunk=room(density * (2 * reach + chunk) ** 3),
         degree=room(max(edges)),
-        local=tuple(room(rows * n, 1.1) for n in edges),
-        remote=tuple(room(rows * n * remote, 1.2) for n in edges) if ranks > 1 else (8,) * len(edges),
+        local=tuple(room(rows * n, 1.1, rows * everything) for n in edges),
+        remote=tuple(room(rows * n * remote, 1.2, rows * everything) for n in edges) if ranks > 1 else (8,) * len(edges),
         halo=((room(shell),) if transport.kind == "ragged" else sent,) * len(edges),
     )
+
+
+def _crowding(system: Atoms, cut: Cut, reach: float, most: int = 100_000) -> float:
+    """Atoms per Å^3 where there are any: of the bins of side `reach` that the first `most` atoms of a cut are in."""
+    if not len(system):
+        return 0.0
+    bins = np.floor(np.take(system.positions, cut.order[:most], axis=0) / reach)
+    return min(len(system), most) / (len(np.unique(bins, axis=0)) * reach**3)
 
 
 def _even(lengths: tuple[int, ...]) -> tuple[int, ...]:

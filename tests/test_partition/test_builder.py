@@ -65,12 +65,12 @@ def look(topology, cell):
     return jax.device_get(mapped(see, RANKS, "sr", "s")(topology, jnp.asarray(cell)))
 
 
-def assert_right(builder: Builder, positions, method: str):
+def assert_right(builder: Builder, positions, method: str, cell=CELL):
     """Builds and compares with the oracle."""
-    system, made = prepared(positions, CELL, PERIODIC, RANKS, method)
-    topology = builder(*arrange(positions, made, made.rows), CELL)
-    found = as_set(*pairs_of(topology, look(topology, CELL), system.turns))
-    assert_exact(found, System(positions, CELL, np.ones(3, bool), CUTOFF))
+    system, made = prepared(positions, cell, PERIODIC, RANKS, method)
+    topology = builder(*arrange(positions, made, made.rows), cell)
+    found = as_set(*pairs_of(topology, look(topology, cell), system.turns))
+    assert_exact(found, System(positions, cell, np.ones(3, bool), CUTOFF))
     assert len(found) > 100
 
 
@@ -121,6 +121,21 @@ def test_estimates_serve_other_positions_of_the_same_system_without_compiling():
     moved = positions + np.random.default_rng(0).normal(scale=0.02, size=positions.shape)
     builder(*arrange(moved, made, made.rows), CELL)
     assert builder.compiled == before
+
+
+def test_a_cluster_takes_as_much_room_in_a_huge_box_as_in_a_small_one():
+    positions, rooms = np.random.default_rng(0).normal(scale=2.5, size=(43, 3)), []
+    for length in (30.0, 3000.0, 1e5):
+        cell = length * np.eye(3)
+        system, made = prepared(positions, cell, PERIODIC, RANKS, "grid")
+        transport = transport_for(system, made, CUTOFF + 0.5, AXIS)
+        settings = Settings((CUTOFF,), 0.5, PERIODIC, transport)
+        rooms.append(estimate(system, made, settings, made.rows))
+    for room in rooms:  # bins of atoms begin elsewhere in another box, so lengths are not the same to the row
+        assert room.near <= 43 * 27
+        for name in ("near", "blocks", "chunk", "degree", "local", "remote"):
+            assert np.all(np.array(getattr(room, name)) <= 1.5 * np.array(getattr(rooms[0], name))), name
+    assert_right(Builder(mesh(RANKS), settings, rooms[-1], made.shape), positions, "grid", cell)
 
 
 # Capacities
