@@ -75,7 +75,7 @@ def difference(one: np.ndarray, other: np.ndarray) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--pipe", type=int, default=4)
     parser.add_argument("--channels", type=int, default=4)
