@@ -98,6 +98,8 @@ def split(arguments: argparse.Namespace) -> dict[str, Any]:
         chosen = np.flatnonzero(part == k)
         path = out / f"{name}{suffix}"
         result[name] = {"out": str(path), "structures": convert.write_frames(path, (source[int(i)] for i in chosen))}
+        if found := split.deviation(fractions[k], len(chosen), summary.records["group"]):
+            result[name]["note"] = found.text
     if (left := int((part == len(fractions)).sum())) > 0:
         result["left_over"] = {"out": "no file (the fractions add up to less than 1)", "structures": left}
     return result
@@ -160,7 +162,10 @@ def show(figures: dict[str, Any]) -> None:
         print(f"{figures['structures']} structures with {figures['method']} labels are in {figures['out']}")
     else:
         for part in [figures] if "out" in figures else figures.values():
-            print(f"{part['structures']} structures are in {part['out']}")
+            print(
+                f"{part['structures']} structures are in {part['out']}"
+                + (f" ({part['note']})" if "note" in part else "")
+            )
 
 
 def _show_inspection(figures: dict[str, Any]) -> None:

@@ -31,7 +31,10 @@ def configure(arguments: argparse.Namespace) -> "MdConfig":
         values = configuration.read(Path(arguments.resume) / CONFIG)
         overrides += [f"model={Path(arguments.resume) / MODEL}", f"folder={arguments.resume}"]
     elif file is None:
-        raise ConfigError("give one file: a YAML configuration or a structure")
+        raise ConfigError(
+            "nothing to run: give a structure and a model, as in: janus-jax md FILE --model MODEL, or a YAML "
+            "configuration, or --resume RUN"
+        )
     elif Path(file).suffix in (".yaml", ".yml"):
         values = configuration.read(file)
     else:
@@ -49,7 +52,12 @@ def configure(arguments: argparse.Namespace) -> "MdConfig":
             overrides.append(f"{key}=[[{first!r}, {low}], [{last!r}, {high}]]")
     config = configuration.validate(MdConfig, configuration.override(values, overrides))
     if not config.structure or not config.model:
-        raise ConfigError(f"{'structure' if not config.structure else 'model'}: not given; it is a file")
+        missing, how = (
+            ("structure", "structure=FILE, in any format that ASE reads")
+            if not config.structure
+            else ("model", "--model MODEL, a model file or the folder of a training run")
+        )
+        raise ConfigError(f"no {missing}: give {how}, or the key {missing} in the YAML file")
     if not config.folder:
         config = config.model_copy(update={"folder": f"runs/md-{Path(config.structure).stem}"})
     return config

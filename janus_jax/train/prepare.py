@@ -1,6 +1,7 @@
 """From a configuration to what a run works on: data sets, reference energies, capacity, model."""
 
 import dataclasses
+import logging
 from contextlib import nullcontext
 
 import jax
@@ -17,10 +18,12 @@ from janus_jax.errors import CapacityError, ConfigError, UnknownNameError
 from janus_jax.graph import Capacity
 from janus_jax.models import ModelConfig, build, convert
 from janus_jax.models.potential import Potential
-from janus_jax.prediction import check_elements, check_system
+from janus_jax.prediction import check_elements, check_system, known_elements
 from janus_jax.train import fine_tune, optimizer, splits
 from janus_jax.train.config import TrainConfig
 from janus_jax.train.splits import Part
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +60,7 @@ def prepare(config: TrainConfig) -> Prepared:
     _check_sizes(parts, config.batch.atoms)
     atoms, edges = (np.concatenate([part.records[name] for part in parts.values()]) for name in ("atoms", "edges"))
     capacity = batching.choose(atoms, edges, config.batch.atoms)
+    _say_unseen(parts, pretrained)
     table = _references(config, parts, pretrained, notes)
     with jax.default_device(jax.local_devices(backend="cpu")[0]) if config.mesh.devices > 1 else nullcontext():
         model = _model(config, parts["train"], pretrained, table)  # no single device has to hold it
@@ -78,6 +82,30 @@ def _check_sizes(parts: dict[str, Part], budget: int) -> None:
             need = Capacity(int(row["atoms"]), int(row["edges"]), 1)
             hint = f"raise batch.atoms ({part.source.name(int(part.indices[largest]))})"
             raise CapacityError(need, Capacity(budget, need.edges, 1), hint)
+
+
+def _say_unseen(parts: dict[str, Part], pretrained: Potential | None) -> None:
+    """Warn of elements that a model to start from never saw, and of those that only other splits have."""
+
+    def elements(part: Part) -> set[int]:
+        return set(part.summary.elements(part.indices).tolist())
+
+    known = elements(parts["train"]) if pretrained is None else set(known_elements(pretrained))
+    for name, part in parts.items():
+        for number in sorted(elements(part) - known):
+            kinds = np.array([number in kind for kind in part.summary.compositions])
+            having = np.flatnonzero(kinds[part.records["composition"]])
+            why = (
+                "which the model in start_from never saw: its parameters for it are random numbers still"
+                if name == "train"
+                else "which no structure that is trained on has: errors there say nothing about the training"
+            )
+            log.warning(
+                "data.%s: %d of %d structures have %s, %s. The first is %s",
+                name, len(having), len(part.indices), chemical_symbols[number], why,
+                part.source.name(int(part.indices[having[0]])),
+            )  # fmt: skip
+        known |= elements(part) if name == "train" else set()
 
 
 def _references(config: TrainConfig, parts: dict[str, Part], pretrained: Potential | None, notes: list[str]):

@@ -89,6 +89,10 @@ def _split(data: DataConfig, read: dict[str, tuple[Source, Summary]], seed: int,
         assigned = split.assign(whole.records["group"], fractions, seed)
         for k, name in enumerate([*held, "train"]):
             parts[name] = dataclasses.replace(whole, indices=whole.indices[assigned == k])
+        for name, fraction in held.items():
+            found = split.deviation(fraction, len(parts[name].indices), whole.records["group"])
+            if found:
+                log.log(logging.WARNING if found.grave else logging.INFO, "data.%s: %s", name, found.text)
     for name in ("train", "validation"):
         if not len(parts[name].indices):
             raise ConfigError(f"data.{name}: no structure is left in it; it needs at least one.")

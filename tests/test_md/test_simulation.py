@@ -301,6 +301,9 @@ def test_bad_words_are_explained(files, capsys):
         assert main(["md", "salt.extxyz", "--model", "model.janus", *words]) == 2
         assert text in capsys.readouterr().err
     assert main(["md", "salt.extxyz"]) == 2
-    assert "model: not given" in capsys.readouterr().err
+    assert "no model: give --model MODEL, a model file or the folder of a training run" in capsys.readouterr().err
     assert main(["md", "--model", "model.janus"]) == 2
-    assert "give one file" in capsys.readouterr().err
+    assert "as in: janus-jax md FILE --model MODEL" in capsys.readouterr().err
+    Path("empty.yaml").write_text("model: model.janus\n")
+    assert main(["md", "empty.yaml"]) == 2
+    assert "no structure: give structure=FILE" in capsys.readouterr().err

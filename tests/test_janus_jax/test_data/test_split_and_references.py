@@ -59,6 +59,26 @@ def test_groups_stay_together_and_no_part_is_empty():
     assert len(set(split.assign(groups[:4], [0.8, 0.2], 0))) == 1  # one group cannot be on two sides
 
 
+@pytest.mark.parametrize(
+    ("fraction", "count", "groups", "words", "grave"),
+    [
+        (0.1, 10, 100, None, False),
+        (0.1, 9, 95, None, False),  # nearest to what is possible
+        (0.1, 12, 100, "12 of 100 structures, where 0.1 of them (10) was asked for: each goes by a hash", False),
+        (0.1, 21, 100, "21 of 100", True),
+        (0.1, 0, 100, "0 of 100", True),
+        (0.3, 8, 4, "8 of 8 structures, where 0.3 of them (2.4) was asked for: they are 4 groups that stay", True),
+    ],
+)
+def test_a_part_of_another_size_than_asked_says_so(fraction, count, groups, words, grave):
+    every = np.arange(groups, dtype=np.uint64).repeat(2 if groups == 4 else 1)
+    said = split.deviation(fraction, count, every)
+    assert (said is None) == (words is None)
+    if said:
+        assert said.text.startswith(words)
+        assert said.grave == grave
+
+
 def test_equal_structures_have_one_hash(made):
     variants = ["0 0 0.00000000", "0 0 -0.00000000", "0 0 1e-9", "-1e-9 0 0"]
     text = "".join(f'2\nLattice="4 0 0 0 5 0 0 0 6" energy={k}\nO {v}\nH 0 0 1\n' for k, v in enumerate(variants))

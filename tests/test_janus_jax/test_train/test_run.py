@@ -169,10 +169,13 @@ def test_steps_without_a_finite_gradient_name_their_frames_and_keep_the_last_goo
         np.testing.assert_array_equal(good, kept)
 
 
-def test_fractions_of_the_training_set_can_be_held_out(tiny, tmp_path):
+def test_fractions_of_the_training_set_can_be_held_out(tiny, tmp_path, caplog):
+    caplog.set_level("INFO")
     prepared = prepare(tiny(tmp_path, "data.validation=0.3", "data.test=0.3"))
     sizes = [len(part) for part in (prepared.train, prepared.validation, prepared.test)]
     assert sum(sizes) == 6
     assert min(sizes) >= 1
     names = [part.name(k) for part in (prepared.train, prepared.validation, prepared.test) for k in range(len(part))]
     assert len(set(names)) == 6
+    for name, size in zip(("validation", "test"), sizes[1:], strict=True):
+        assert (f"data.{name}: {size} of 6 structures, where 0.3 of them" in caplog.text) == (abs(size - 1.8) >= 1)
