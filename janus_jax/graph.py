@@ -118,6 +118,9 @@ class Capacity:
     edges: int
     structures: int
 
+    def __str__(self) -> str:
+        return f"{self.atoms:,} atoms, {self.edges:,} edges, {self.structures:,} structures"
+
     def fits(self, need: "Capacity") -> bool:
         return need.atoms <= self.atoms and need.edges <= self.edges and need.structures <= self.structures
 

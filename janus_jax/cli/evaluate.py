@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax.data.sources import open_source
     from janus_jax.errors import DataError
     from janus_jax.prediction import check_elements
-    from janus_jax.train import evaluate, plots
+    from janus_jax.train import evaluate, parity
     from janus_jax.train.prepare import dataset_indices
     from janus_jax.train.splits import report_problems
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     budget = max(min(arguments.batch_atoms, int(data.atoms.sum())), int(data.atoms.max()), 1)
     evaluation = evaluate.evaluate(model, data, batching.choose(data.atoms, data.edges, budget))
     if arguments.plot:
-        plots.parity(evaluation, Path(arguments.plot), title=Path(arguments.file).name)
+        parity.write(evaluation, Path(arguments.plot), title=Path(arguments.file).name)
     if arguments.out:
         _write(arguments.out, data, evaluation)
     groups = [data.config_type(index) for index in range(len(data))]

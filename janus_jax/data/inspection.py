@@ -143,9 +143,10 @@ def draw(summary: Summary, path: Path) -> None:
     for axis, (values, label) in zip(axes, panels, strict=True):
         values = np.asarray(values, float)[np.isfinite(values)]
         if len(values):
-            axis.hist(values, bins=min(60, max(10, len(values) // 5)))
+            count = min(60, max(10, len(values) // 5))
+            axis.hist(values, bins=np.linspace(*plotting.limits(values), count + 1).tolist())
         else:
-            axis.text(0.5, 0.5, "none", ha="center", transform=axis.transAxes)
+            plotting.nothing(axis, "none")
         axis.set(xlabel=label, ylabel="structures")
     plotting.save(figure, path)
 

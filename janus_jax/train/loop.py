@@ -258,7 +258,7 @@ class Loop:
         numbers = {
             "train_loss": float(terms.total),
             "train_energy_mae_meV_per_atom": MEV_PER_EV * float(terms.energy_per_atom),
-            "train_force_norm_meV_per_angstrom": MEV_PER_EV * float(terms.force_norm),
+            "train_forces_mae_meV_per_angstrom": MEV_PER_EV * float(terms.forces),
             "gradient_norm": float(report.gradient_norm),
             "learning_rate": float(self.rate(step - 1)),
             "structures": len(batch.members),

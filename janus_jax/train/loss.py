@@ -49,8 +49,8 @@ class LossTerms:
     total: Float[Array, ""]
     energy_per_atom: Float[Array, ""]
     """Mean absolute error, eV."""
-    force_norm: Float[Array, ""]
-    """Mean norm of the error, eV/Å."""
+    forces: Float[Array, ""]
+    """Mean absolute error of components, eV/Å."""
     stress: Float[Array, ""]
     """Mean absolute error, eV/Å^3."""
 
@@ -104,7 +104,7 @@ def force_loss(
     """The part of `loss` that forces (eV/Å) and stress (eV/Å^3) have, the energy's zero."""
     targets = _targets(graph)
     rest = targets.forces_mask, targets.weight[graph.atom_structure], counts.forces
-    force, shown_force = _means(forces - targets.forces, (config.forces_error, "norm"), config, *rest)
+    force, shown_force = _means(forces - targets.forces, (config.forces_error, "mae"), config, *rest)
     rest = targets.stress_mask, targets.weight, counts.stresses
     tension, shown_stress = _means(stress - targets.stress, (config.stress_error, "mae"), config, *rest)
     total = config.forces * force + config.stress * tension
