@@ -50,7 +50,16 @@ def plain(text: str) -> str:
 def legend(axis, place: str = "upper right", **options) -> None:
     """A legend where something has a label."""
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(loc=place, **options)
+        axis.legend(loc=place, **{"framealpha": 0.6} | options)
+
+
+def logarithmic(axis) -> None:
+    """A logarithmic vertical axis with plain numbers."""
+    from matplotlib.ticker import LogFormatter
+
+    axis.set_yscale("log")
+    axis.yaxis.set_major_formatter(LogFormatter(labelOnlyBase=False))
+    axis.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1, 0.4)))
 
 
 def limits(*values: np.ndarray) -> tuple[float, float]:

@@ -50,8 +50,8 @@ def compared(evaluation: Evaluation) -> dict[str, Compared]:
     every = {
         "energy": (*energies, "eV/atom"),
         "forces": (*forces, "eV/Å"),
-        "pressure": (labels[0], found[0], "eV/Å^3"),
-        "deviatoric stress": (labels[1], found[1], "eV/Å^3"),
+        "pressure": (labels[0], found[0], "eV/Å³"),
+        "deviatoric stress": (labels[1], found[1], "eV/Å³"),
     }
     return {name: Compared(*values) for name, values in every.items() if len(values[0])}
 
@@ -71,7 +71,9 @@ def statistics(pair: Compared) -> Statistics:
 def figure(evaluation: Evaluation, title: str = ""):
     """One panel a quantity, both axes alike."""
     pairs = compared(evaluation)
-    result, axes = plotting.figure(max(1, len(pairs)), height=4.6)
+    result, axes = plotting.figure(max(1, min(2, len(pairs))), max(1, -(-len(pairs) // 2)), width=5.0, height=4.8)
+    for axis in axes[max(1, len(pairs)) :]:
+        axis.set_axis_off()
     for axis, (name, pair) in zip(axes, pairs.items(), strict=False):
         low, high = plotting.limits(pair.reference, pair.predicted)
         few = slice(None, None, -(-len(pair.reference) // POINTS))
@@ -79,13 +81,14 @@ def figure(evaluation: Evaluation, title: str = ""):
         axis.plot(pair.reference[few], pair.predicted[few], ".", ms=3, alpha=0.5)
         axis.set(xlim=(low, high), ylim=(low, high), xlabel=f"reference, {pair.unit}", ylabel=f"predicted, {pair.unit}")
         axis.set_aspect("equal")
+        axis.locator_params(nbins=5)
         found = statistics(pair)
         lost = int((~np.isfinite(pair.predicted)).sum())
         head = plotting.plain(f"{title} {name}".strip())
         head += f", {lost} of {len(pair.predicted)} not finite" if lost else ""
         r2 = "-" if np.isnan(found.r2) else f"{found.r2:.4f}"
         axis.set_title(
-            f"{head}\nMAE {MEV_PER_EV * found.mae:.3g}, bias {MEV_PER_EV * found.bias:+.2g} m{pair.unit}, R$^2$ {r2}",
+            f"{head}\nMAE {MEV_PER_EV * found.mae:.2f}, bias {MEV_PER_EV * found.bias:+.2f} m{pair.unit}, R² {r2}",
             fontsize=10,
         )
     if not pairs:

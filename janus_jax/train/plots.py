@@ -27,7 +27,8 @@ def learning_curves_figure(rows: Rows):
     for axis, (key, label) in zip(axes, (*PANELS, ("loss", "loss")), strict=True):
         _curve(axis, rows, f"train_{key}", label="training batch", lw=0.6, color="0.6")
         _curve(axis, rows, f"validation_{key}", label="validation", marker="o", ms=4)
-        axis.set(xlabel="step", ylabel=label, yscale="log")
+        axis.set(xlabel="step", ylabel=label)
+        plotting.logarithmic(axis)
         plotting.legend(axis)
     return figure
 
@@ -53,7 +54,7 @@ def force_errors_figure(evaluation: Evaluation):
     if len(error):
         shown = MEV_PER_EV * np.maximum(error, 1e-6)
         axes[0].hist(shown, bins=np.geomspace(shown.min() / 1.001, shown.max() * 1.001, 60).tolist())
-        axes[0].axvline(np.median(shown), color="k", lw=1, label=f"median {np.median(shown):.3g}")
+        axes[0].axvline(np.median(shown), color="k", lw=1, label=f"median {np.median(shown):.4g}")
         few = slice(None, None, -(-len(error) // POINTS))
         axes[1].plot(size[few], MEV_PER_EV * error[few], ".", ms=3, alpha=0.5)
         axes[0].set_xscale("log")
@@ -87,7 +88,8 @@ def batches_figure(rows: Rows):
     _curve(axes[1], train, "atoms_per_s", lw=0.8)
     axes[1].set(xlabel="step", ylabel="atoms/s")
     _curve(axes[2], train, "gradient_norm", lw=0.8)
-    axes[2].set(xlabel="step", ylabel="gradient norm", yscale="log")
+    axes[2].set(xlabel="step", ylabel="gradient norm")
+    plotting.logarithmic(axes[2])
     return figure
 
 
@@ -123,7 +125,7 @@ def compare_figure(runs: Mapping[str, Rows]):
                 axis = axes[2 * row + k]
                 _curve(axis, timed, f"validation_{key}", x, marker="o", ms=3, label=plotting.plain(name))
                 axis.set(xlabel="step" if x == "step" else "training time, s", ylabel=f"validation {label}")
-                axis.set_yscale("log")
+                plotting.logarithmic(axis)
     for axis in axes:
         plotting.legend(axis)
     return figure
