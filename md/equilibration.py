@@ -53,9 +53,10 @@ def said(thermo: Mapping[str, np.ndarray], ensemble: str, ramped: bool) -> str |
     quantities = {"temperature": "temperature_kelvin", "potential energy": "potential_ev"}
     quantities |= {"volume": "volume_angstrom3"} if ensemble == "npt" else {}
     columns = {name: np.asarray(thermo[key]) for name, key in quantities.items()}
-    starts = {name: start(values) if len(values) > LEAST else 0 for name, values in columns.items()}
+    enough = len(time) >= LEAST
+    starts = {name: start(values) if enough else 0 for name, values in columns.items()}
     last = max(starts.values())
-    if any(independent(values[last:]) < LEAST for values in columns.values()):
+    if not enough or any(independent(values[last:]) < LEAST for values in columns.values()):
         return f"too short to tell whether it is in equilibrium: fewer than {LEAST} independent readings"
     if not last:
         return None

@@ -149,7 +149,7 @@ def test_worst_frames_have_one_colour_bar(count):
 
 def test_histograms_of_data_that_hardly_differ(tmp_path):
     summary = summarize(Frames([molecule("H2O"), molecule("CH4")]), 3.0)
-    summary.records["contact"] = 100.0, np.nextafter(100.0, 200)  # numpy makes no ten bins between these
+    summary.records["pressure"] = 100.0, np.nextafter(100.0, 200)  # numpy makes no ten bins between these
     inspection.draw(summary, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 5000
 
