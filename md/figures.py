@@ -44,7 +44,7 @@ def of(run: "Simulation") -> dict[str, Any]:
         "total_ev": last.potential_ev + last.kinetic_ev + run.references,
         "pressure_gpa": last.pressure_gpa,
         "drift_meV_per_atom_per_ps": drift(run),
-        **diffusion.of(run.sampler.kinds, run.sampler.displacements),
+        **diffusion.of(run.sampler.kinds.tolist(), run.sampler.displacements),
         "steps_per_s": rate,
         "atom_steps_per_s": rate * engine.atoms,
         "ns_per_day": rate * engine.ensemble.timestep_fs * 86400e-6,
