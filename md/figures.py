@@ -7,7 +7,7 @@ import numpy as np
 
 from janus_jax.units import MEV_PER_EV
 from md import diffusion, equilibration
-from md.reading import COLUMNS
+from md.reading import columns
 
 if TYPE_CHECKING:
     from md.simulation import Simulation
@@ -28,8 +28,7 @@ def of(run: "Simulation") -> dict[str, Any]:
     engine, last = run.engine, run.engine.read()
     rate = run.timed / run.seconds if run.seconds else math.nan
     searches = sum(engine.rebuilds.values())
-    rows = np.array([run.row(reading) for reading in run.readings], float).reshape(-1, len(COLUMNS))
-    thermo = dict(zip(COLUMNS, rows.T, strict=True))
+    thermo = columns([run.row(reading) for reading in run.readings])
     return {
         "atoms": engine.atoms,
         "ensemble": engine.ensemble.name,
