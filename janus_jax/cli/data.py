@@ -42,17 +42,12 @@ def files_and_settings(arguments: list[str]):
 
 
 def summarized(source, cutoff: float, config, workers: int):
-    """The summary of a source, with a progress bar."""
-    from rich.console import Console
-    from rich.progress import Progress
-
+    """The summary of a source, its progress shown."""
     from janus_jax.data.summary import summarize
+    from janus_jax.progress import Steps
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=len(source))
-        return summarize(
-            source, cutoff, config.labels, config.keys, workers, lambda done, _: bar.update(task, completed=done)
-        )
+    with Steps("frame", len(source)) as shown:
+        return summarize(source, cutoff, config.labels, config.keys, workers, lambda done, _: shown(done))
 
 
 def inspect(arguments: argparse.Namespace) -> dict[str, Any]:

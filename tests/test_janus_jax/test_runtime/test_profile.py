@@ -86,8 +86,13 @@ TINY = ["model={num_layers: 4, lmax: 1, channels: 8, hidden_channels: 8, edge_ch
 
 def test_plan_counts_what_a_trainer_has(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     assert main(["plan", *TINY, "--neighbors", "20", "--json", "--times", "FE=1,FF=2,BF=4,BE=2"]) == 0
-    figures = json.loads(capsys.readouterr().out)
+    monkeypatch.delenv("FORCE_COLOR")
+    out = capsys.readouterr()
+    figures = json.loads(out.out)
+    for text in ("elapsed", "making the schedule", "tracing the phases of the next one", "with these times"):
+        assert text in out.err  # it takes a while, and shows that it works
     assert figures["blocks"] == [1, 1, 1, 1]
     assert figures["capacity"]["edges"] == 1280
     assert figures["atoms_per_s"] == pytest.approx(512 / figures["step_s"])
