@@ -80,7 +80,8 @@ def plan(
     progress(len(stages), "making the schedule with these times")
     if times is None:
         unit = float(np.mean([value for (op, _), value in flop.items() if op == "FE"]))
-        timing = PhaseTimes.measured({key: value / unit for key, value in flop.items()})
+        # One stage has nothing to send back, so its BEh counts no operation; a time is positive.
+        timing = PhaseTimes.measured({key: max(value / unit, 1e-6) for key, value in flop.items()})
     else:
         timing = times
     schedule = make_schedule(pipeline, mesh.pipe, micro_batches, timing)

@@ -106,6 +106,9 @@ def test_plan_counts_what_a_trainer_has(tmp_path, capsys, monkeypatch):
     text = capsys.readouterr().out
     assert "no throughput without times" in text
     assert "GiB on each device" in text
+    one = TINY[0].replace("num_layers: 4", "num_layers: 1")
+    assert main(["plan", one, "batch.atoms=32", "--json", "--plot", ""]) == 0  # one stage, as the defaults have
+    assert json.loads(capsys.readouterr().out)["bubble"] == pytest.approx(0, abs=1e-9)
     assert main(["plan", "mesh.pipe=7"]) == 2
     assert "the model has 2 blocks" in capsys.readouterr().err
 
