@@ -53,13 +53,24 @@ def legend(axis, place: str = "upper right", **options) -> None:
         axis.legend(loc=place, **{"framealpha": 0.6} | options)
 
 
-def logarithmic(axis) -> None:
-    """A logarithmic vertical axis with plain numbers."""
+@cache
+def _formatter_class():
     from matplotlib.ticker import LogFormatter
 
+    class Plain(LogFormatter):
+        """Labels where `LogFormatter` puts them, as plain numbers."""
+
+        def __call__(self, x, pos=None) -> str:
+            return f"{x:g}" if super().__call__(x, pos) else ""
+
+    return Plain
+
+
+def logarithmic(axis) -> None:
+    """A logarithmic vertical axis with plain numbers."""
     axis.set_yscale("log")
-    axis.yaxis.set_major_formatter(LogFormatter(labelOnlyBase=False))
-    axis.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1, 0.4)))
+    axis.yaxis.set_major_formatter(_formatter_class()(labelOnlyBase=False))
+    axis.yaxis.set_minor_formatter(_formatter_class()(labelOnlyBase=False, minor_thresholds=(1, 0.4)))
 
 
 def limits(*values: np.ndarray) -> tuple[float, float]:
