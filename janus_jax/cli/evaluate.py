@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         raise DataError(f"{arguments.file}: no frame can be used.")
     check_elements(model, summary.elements())
     if table:
-        references.check(table, summary, chosen)
+        references.check(table, summary, chosen, source.name)
     data = Dataset(
         source,
         summary,

@@ -3,6 +3,8 @@
 import sys
 import time
 
+from janus_jax.units import number
+
 ROWS = 8
 
 
@@ -54,9 +56,11 @@ class Console:
         if "validation_loss" in numbers:
             self._validation(step, numbers)
         elif "train_loss" in numbers:
+            energy = number(numbers.get("train_energy_mae_meV_per_atom"), 1)
+            force = number(numbers.get("train_force_norm_meV_per_angstrom"), 0)
             text = (
-                f"loss {numbers['train_loss']:.3f}  E {numbers['train_energy_mae_meV_per_atom']:.1f} meV/atom  "
-                f"F {numbers['train_force_norm_meV_per_angstrom']:.0f} meV/Å  {numbers['atoms_per_s']:.0f} atoms/s"
+                f"loss {numbers['train_loss']:.3f}  E {energy} meV/atom  "
+                f"F {force} meV/Å  {numbers['atoms_per_s']:.0f} atoms/s"
             )
             if self.live is not None:
                 self.progress.update(self.task, completed=step, text=text)

@@ -96,15 +96,16 @@ class Evaluation:
         return {name: self.metrics(array == name) for name in sorted(set(names))}
 
     def loss(self, config: LossConfig) -> float:
-        """The training loss over all structures; terms without labels count nothing."""
+        """The training loss over all structures; terms without labels count nothing, NaN if there are none at all."""
         weights = {"energy": self.weight, "forces": np.repeat(self.weight, self.atoms), "stress": self.weight}
-        total, known = 0.0, self.known()
+        terms, known = [], self.known()
         for name, difference in self.differences().items():
             weight = weights[name][known[name]]
             if weight.sum() > 0:
                 errors = penalty(difference[known[name]], getattr(config, f"{name}_error"), config.huber_delta)
-                total += getattr(config, name) * float((weight * np.asarray(errors)).sum() / weight.sum())
-        return total
+                term = float((weight * np.asarray(errors)).sum() / weight.sum())
+                terms.append(getattr(config, name) * term)
+        return sum(terms) if terms else float("nan")
 
     def force_errors(self) -> np.ndarray:
         """Root mean square force error of each structure, eV/Å; NaN without labels."""

@@ -44,7 +44,7 @@ class LossConfig(Section):
 
 @pytree
 class LossTerms:
-    """Weighted sum of the terms, and three means for progress reports, whatever the loss."""
+    """Weighted sum of the terms, and three means for progress reports, whatever the loss; NaN without labels."""
 
     total: Float[Array, ""]
     energy_per_atom: Float[Array, ""]
@@ -117,6 +117,7 @@ def _targets(graph: AtomGraph) -> Targets:
 
 
 def _means(difference: Array, kinds: tuple[str, str], config: LossConfig, mask, weight, count) -> list[Array]:
-    """Weighted means over the known rows of two penalties: the loss's and the one that is shown."""
+    """Weighted means over the known rows of two penalties: the loss's, 0 without a label, and the one shown, then NaN."""
     errors = (penalty(difference, kind, config.huber_delta) for kind in kinds)
-    return [jnp.where(mask, weight * error, 0).sum() / jnp.where(count > 0, count, 1) for error in errors]
+    term, shown = (jnp.where(mask, weight * error, 0).sum() / jnp.where(count > 0, count, 1) for error in errors)
+    return [term, jnp.where(count > 0, shown, jnp.nan)]

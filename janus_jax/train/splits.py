@@ -92,9 +92,6 @@ def _split(data: DataConfig, read: dict[str, tuple[Source, Summary]], seed: int,
     for name in ("train", "validation"):
         if not len(parts[name].indices):
             raise ConfigError(f"data.{name}: no structure is left in it; it needs at least one.")
-    rows = parts["validation"].records
-    if not (np.isfinite(rows["energy"]) | (rows["forces"] > 0)).any():
-        raise DataError("data.validation: no frame has an energy or forces, so no model could be chosen by it.")
     for name, part in parts.items():
         rows = part.records
         counts = {"energy": np.isfinite(rows["energy"]), "forces": rows["forces"] > 0}
