@@ -115,11 +115,10 @@ def fit(
     Returns:
         E0 by atomic number; which frames are outliers [frames]; E0 with them.
     """
-    elements = sorted({number for kind in compositions for number in kind})
-    amounts = np.array([[kind.get(number, 0) for number in elements] for kind in compositions], np.float64)
-    plain, rank = regression.solve(amounts, which, energies)
-    far = regression.outliers(amounts, which, energies)
-    solution = regression.solve(amounts, which[~far], energies[~far])[0] if far.any() else plain
+    matrix, elements = amounts(compositions)
+    plain, rank = regression.solve(matrix, which, energies)
+    far = regression.outliers(matrix, which, energies)
+    solution = regression.solve(matrix, which[~far], energies[~far])[0] if far.any() else plain
     if rank < len(elements):
         log.info(
             "the compositions do not fix each E0 of %s apart (rank %d); only their sums mean something",
@@ -128,6 +127,12 @@ def fit(
         )
     by_number = [dict(zip(elements, values.tolist(), strict=True)) for values in (solution, plain)]
     return by_number[0], far, by_number[1]
+
+
+def amounts(compositions: Sequence[Mapping[int, int]]) -> tuple[np.ndarray, list[int]]:
+    """Atoms of each element in each composition [compositions, elements], and the elements, ascending."""
+    elements = sorted({number for kind in compositions for number in kind})
+    return np.array([[kind.get(number, 0) for number in elements] for kind in compositions], np.float64), elements
 
 
 def warn(fit: Fit, name: Callable[[int], str]) -> None:
@@ -149,8 +154,7 @@ def warn(fit: Fit, name: Callable[[int], str]) -> None:
         )
         say = log.warning if fit.moved else log.info
         say(
-            "the fit of reference energies leaves out %d frames, whose energies are far from what explains the others%s: "
-            "%s",
+            "the fit of reference energies leaves out %d frames, whose energies are far from the others'%s: %s",
             len(fit.left_out),
             f" (with them: {with_them})" if with_them else "",
             listed([name(frame) for frame in fit.left_out], NAMED),

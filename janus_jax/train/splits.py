@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from janus_jax.data import references, split
+from janus_jax.data import plausibility, references, split
 from janus_jax.data.sources import Source, open_source
 from janus_jax.data.summary import Summary, summarize
 from janus_jax.errors import ConfigError, DataError, listed
@@ -53,6 +53,8 @@ def _read(data: DataConfig, cutoff: float, notes: list[str]) -> dict[str, tuple[
         summary = summarize(source, cutoff, data.labels, data.keys, data.workers, _Progress(name))
         if summary.problems:
             report_problems(f"data.{name}", source, summary, stop=data.bad_frames == "error")
+        for one in plausibility.findings(source, summary):
+            (log.warning if one.grave else log.info)("data.%s: %s.", name, one.sentence(source))
         found = ", ".join(f"{label} ({count})" for label, count in sorted(summary.names.items()))
         notes.append(f"{name}: {len(source)} frames; labels found (frames): {found or 'none'}")
         for label in ("energy", "forces", "stress"):

@@ -1,4 +1,4 @@
-"""Weights and labels that do not fit together: an error where nothing would be trained on, else warnings with counts."""
+"""Weights and labels that do not fit together: an error where nothing would be trained on, else warnings."""
 
 import json
 import logging
