@@ -37,7 +37,7 @@ class Work:
 
 
 def work(before: Seen, frame: Atoms, labels: Labels) -> Work | None:
-    """Work from `before` to a frame; None if they are not close, or labels are missing."""
+    """Work from `before` to a frame; None if they are not close, labels are missing, or nothing works."""
     old = before.frame
     if before.labels.energy is None or labels.energy is None or not np.array_equal(old.numbers, frame.numbers):
         return None
@@ -66,7 +66,8 @@ def work(before: Seen, frame: Atoms, labels: Labels) -> Work | None:
             return None
         ends = before.labels.stress * old.cell.volume * strain, labels.stress * frame.cell.volume * strain
         by_stress, scale_stress = _mean(*ends)
-    return Work(by_forces, by_stress, float(np.hypot(scale_forces, scale_stress)))
+    scale = float(np.hypot(scale_forces, scale_stress))
+    return Work(by_forces, by_stress, scale) if scale else None
 
 
 def _mean(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:

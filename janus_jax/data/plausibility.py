@@ -24,8 +24,9 @@ NET_FORCE = {"least": 0.5, "share": 0.5}
 """Sum of all forces, in eV/Å and in roots of the sum of their squares (1 for forces without any relation)."""
 HUGE_STRESS = {"many": 10.0, "one": 30.0, "share": 0.2}
 """Stress times volume per atom, eV (160 and 480 GPa at 10 Å^3 an atom), of a share of all frames and of any one."""
-TREND = {"frames": 6, "spread": 0.01, "correlation": -0.5}
-"""Frames of one composition needed to judge the stress's sign, their relative spread in volume, and the verdict."""
+TREND = {"frames": 6, "spread": 0.01, "correlation": -0.5, "significance": 4.0}
+"""Frames of one composition needed to judge the stress's sign, their relative spread in volume, and the verdict:
+a correlation, and its size in standard deviations of what chance gives."""
 FAR_ENERGY = 1.0
 """From the median of the same composition, eV/atom, and ten robust standard deviations."""
 SCATTER = 3.0
@@ -219,8 +220,8 @@ def _huge_stress(source: Source, summary: Summary) -> Iterator[Finding]:
     known = rows["usable"] & np.isfinite(rows["pressure"])
     many = (per_atom[known] > HUGE_STRESS["many"]).mean() > HUGE_STRESS["share"] if known.any() else False
     frames = np.flatnonzero(known & (per_atom > HUGE_STRESS["many" if many else "one"]))
-    reasons = {int(k): f"a stress of {rows['stress_max'][k]:.3g} eV/Å^3, that is {rows['stress_max'][k] / units.GPa:.3g} "
-               "GPa" for k in frames}  # fmt: skip
+    largest = rows["stress_max"]
+    reasons = {int(k): f"a stress of {largest[k]:.3g} eV/Å^3, that is {largest[k] / units.GPa:.3g} GPa" for k in frames}
     yield Finding("stress is huge in eV/Å^3; is it in GPa or kbar (data.labels.stress_unit)?", reasons)
 
 
@@ -252,7 +253,9 @@ def _signs(source: Source, summary: Summary) -> Iterator[Finding]:
         volume, pressure = rows["volume"][group], rows["pressure"][group]
         if len(volume) < TREND["frames"] or volume.std() < TREND["spread"] * volume.mean() or pressure.std() == 0:
             continue
-        if -np.corrcoef(volume, pressure)[0, 1] < TREND["correlation"]:
+        correlation = -np.corrcoef(volume, pressure)[0, 1]
+        sure = correlation**2 * (len(group) - 2) > TREND["significance"] ** 2 * (1 - correlation**2)
+        if correlation < TREND["correlation"] and sure:
             kind = summary.compositions[rows["composition"][group[0]]]
             formula = "".join(f"{chemical_symbols[n]}{c}" for n, c in kind.items())
             text = f"the stress of {formula} frames falls when the volume grows: its sign looks wrong (stress_sign)"

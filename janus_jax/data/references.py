@@ -132,7 +132,11 @@ def fit(
 def amounts(compositions: Sequence[Mapping[int, int]]) -> tuple[np.ndarray, list[int]]:
     """Atoms of each element in each composition [compositions, elements], and the elements, ascending."""
     elements = sorted({number for kind in compositions for number in kind})
-    return np.array([[kind.get(number, 0) for number in elements] for kind in compositions], np.float64), elements
+    column, matrix = {number: k for k, number in enumerate(elements)}, np.zeros((len(compositions), len(elements)))
+    for row, kind in zip(matrix, compositions, strict=True):
+        for number, count in kind.items():
+            row[column[number]] = count
+    return matrix, elements
 
 
 def warn(fit: Fit, name: Callable[[int], str]) -> None:

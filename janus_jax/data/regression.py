@@ -6,6 +6,8 @@ Frames of one composition enter as their mean: the same solution, at the cost of
 import numpy as np
 
 ITERATIONS = 40
+SAMPLE, EACH = 5000, 20
+"""Frames that robust fits look at: at least so many of each element."""
 FAR = 10.0
 """In robust standard deviations of the energy per atom."""
 FAR_EV_PER_ATOM = 0.5
@@ -25,26 +27,35 @@ def solve(amounts: np.ndarray, which: np.ndarray, energies: np.ndarray) -> tuple
     total = np.bincount(which, minlength=len(amounts))
     mean = np.bincount(which, energies, len(amounts)) / np.maximum(total, 1)
     root = np.sqrt(total)
-    solution, _, rank, _ = np.linalg.lstsq(root[:, None] * amounts, root * mean, rcond=None)
+    basis, triangle = np.linalg.qr(root[:, None] * amounts)  # much less work than lstsq where compositions are many
+    solution, _, rank, _ = np.linalg.lstsq(triangle, basis.T @ (root * mean), rcond=None)
     return solution, int(rank)
 
 
 def explained(amounts: np.ndarray, which: np.ndarray, energies: np.ndarray) -> np.ndarray:
     """Energies of the fit with the least sum of absolute errors per atom, eV [frames].
 
-    By least squares with weights that follow the errors; normal equations of what plain least squares leave, which
-    cost little where compositions are many.
+    By least squares with weights that follow the errors, from a SAMPLE of the frames in which each element is.
     """
-    atoms = np.maximum(amounts.sum(1), 1)[which]
-    solution = solve(amounts, which, energies)[0]
-    plain, weights = (amounts @ solution)[which], 1 / atoms
-    rest, change = energies - plain, np.zeros(len(which))
+    atoms = np.maximum(amounts.sum(1), 1)
+    some = _sample(amounts, which)
+    kinds, mine = np.unique(which[some], return_inverse=True)
+    used, size = amounts[kinds], atoms[which[some]]
+    start = solve(used, mine, energies[some])[0]
+    rest, change, weights = energies[some] - (used @ start)[mine], np.zeros_like(start), 1 / size
     for _ in range(ITERATIONS):
-        total, mixed = (np.bincount(which, w, len(amounts)) for w in (weights, weights * rest))
-        matrix = amounts.T @ (total[:, None] * amounts)
-        change = (amounts @ np.linalg.lstsq(matrix, amounts.T @ mixed, rcond=1e-12)[0])[which]
-        weights = 1 / (atoms**2 * np.maximum(np.abs(rest - change) / atoms, 1e-5))
-    return plain + change
+        total, mixed = (np.bincount(mine, w, len(used)) for w in (weights, weights * rest))
+        change = np.linalg.lstsq(used.T @ (total[:, None] * used), used.T @ mixed, rcond=1e-12)[0]
+        weights = 1 / (size**2 * np.maximum(np.abs(rest - (used @ change)[mine]) / size, 1e-5))
+    return (amounts @ (start + change))[which]
+
+
+def _sample(amounts: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Frames evenly through the data, and EACH of each element."""
+    if len(which) <= SAMPLE:
+        return np.arange(len(which))
+    there = [np.flatnonzero(column[which] > 0)[:EACH] for column in amounts.T]
+    return np.unique(np.concatenate([np.linspace(0, len(which) - 1, SAMPLE).astype(int), *there]))
 
 
 def outliers(amounts: np.ndarray, which: np.ndarray, energies: np.ndarray) -> np.ndarray:

@@ -117,7 +117,7 @@ def _targets(graph: AtomGraph) -> Targets:
 
 
 def _means(difference: Array, kinds: tuple[str, str], config: LossConfig, mask, weight, count) -> list[Array]:
-    """Weighted means over the known rows of two penalties: the loss's (0 without labels) and the one shown (then NaN)."""
+    """Weighted means over the known rows of two penalties: the loss's, and the one shown, NaN without labels."""
     errors = (penalty(difference, kind, config.huber_delta) for kind in kinds)
     term, shown = (jnp.where(mask, weight * error, 0).sum() / jnp.where(count > 0, count, 1) for error in errors)
     return [term, jnp.where(count > 0, shown, jnp.nan)]

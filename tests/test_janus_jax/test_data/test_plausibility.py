@@ -116,7 +116,7 @@ GPA, KBAR, HARTREE = 1 / units.GPa, 10 / units.GPa, 1 / units.Hartree
     ("kind", "which", "factors", "text", "frames"),
     [
         ("crystals", slice(None), {"stress": KBAR}, "stress is huge", 20),
-        ("crystals", slice(None), {"stress": KBAR}, "the work of the stress between them; it looks like stress in kbar", 10),
+        ("crystals", slice(None), {"stress": KBAR}, "the stress between them; it looks like stress in kbar", 10),
         ("crystals", slice(None), {"stress": GPA}, "it looks like stress in GPa", 10),
         ("crystals", slice(None), {"stress": -1}, "is the sign of the stress wrong?", 10),
         ("clusters", slice(0, 8), {"stress": KBAR}, "what forces and volume give; it looks like stress in kbar", 8),
