@@ -77,6 +77,8 @@ def _resized(arrays: list[np.ndarray], rows: int, fill, dtype: DTypeLike) -> np.
 def _pad_targets(graphs: Sequence[AtomGraph], capacity: Capacity, dtype: DTypeLike) -> Targets:
     arrays = {}
     for field in dataclasses.fields(Targets):
+        if any(getattr(graph.targets, field.name) is None for graph in graphs):
+            continue
         rows = capacity.atoms if field.name.startswith("forces") else capacity.structures
         arrays[field.name] = _resized([getattr(g.targets, field.name) for g in graphs], rows, 0, dtype)
     return Targets(**arrays)

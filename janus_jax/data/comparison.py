@@ -64,6 +64,8 @@ def work(before: Seen, frame: Atoms, labels: Labels) -> Work | None:
     if np.abs(strain).max() > 1e-6:
         if before.labels.stress is None or labels.stress is None:
             return None
+        if labels.trace_only and np.abs(strain - np.trace(strain) / 3 * np.eye(3)).max() > 0.1 * np.abs(strain).max():
+            return None
         ends = before.labels.stress * old.cell.volume * strain, labels.stress * frame.cell.volume * strain
         by_stress, scale_stress = _mean(*ends)
     scale = float(np.hypot(scale_forces, scale_stress))

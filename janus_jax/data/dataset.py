@@ -164,5 +164,6 @@ def labelled_graph(
         stress=np.zeros((1, 3, 3)) if labels.stress is None else labels.stress[None],
         stress_mask=np.array([labels.stress is not None]),
         weight=np.ones(1),
+        stress_trace=np.ones(1, bool) if labels.trace_only else None,
     )
     return from_atoms(frame, cutoff, dataset).replace(targets=targets)

@@ -106,7 +106,11 @@ def force_loss(
     rest = targets.forces_mask, targets.weight[graph.atom_structure], counts.forces
     force, shown_force = _means(forces - targets.forces, (config.forces_error, "norm"), config, *rest)
     rest = targets.stress_mask, targets.weight, counts.stresses
-    tension, shown_stress = _means(stress - targets.stress, (config.stress_error, "mae"), config, *rest)
+    difference = stress - targets.stress
+    if targets.stress_trace is not None:
+        trace = jnp.trace(difference, axis1=1, axis2=2)[:, None, None] / 3
+        difference = jnp.where(targets.stress_trace[:, None, None], trace, difference)
+    tension, shown_stress = _means(difference, (config.stress_error, "mae"), config, *rest)
     total = config.forces * force + config.stress * tension
     return LossTerms(total, jnp.zeros_like(shown_force), shown_force, shown_stress)
 

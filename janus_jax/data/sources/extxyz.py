@@ -15,7 +15,7 @@ import numpy as np
 from ase import Atoms
 from ase.io.extxyz import key_val_str_to_dict, read_xyz
 
-from janus_jax.data.labels import full_stress
+from janus_jax.data.labels import AS_WRITTEN, full_stress
 from janus_jax.data.sources.base import FileSource
 from janus_jax.errors import DataError
 
@@ -40,10 +40,13 @@ class ExtxyzFile(FileSource):
                 file.seek(start)
                 text = file.read(end - start).decode()
             _check_columns(text)
-            return next(read_xyz(io.StringIO(text), index=0, properties_parser=_properties))
+            atoms = next(read_xyz(io.StringIO(text), index=0, properties_parser=_properties))
         except Exception as error:
             reason = f"{error}" or type(error).__name__
             raise DataError(f"{self.name(index)} (line {self.lines[index] + 1}): {reason}.") from error
+        if atoms.info.pop(SIX, False) and atoms.calc is not None:
+            atoms.calc.parameters[AS_WRITTEN] = ["stress"]
+        return atoms
 
 
 def _scan(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -81,9 +84,12 @@ def _properties(line: str) -> dict:
         if other not in values:
             continue
         value = np.asarray(values.pop(other))
-        if value.shape not in ((6,), (9,)) or value.dtype.kind not in "if":
+        if value.shape not in ((), (6,), (9,)) or value.dtype.kind not in "if":
             raise ValueError(f"{name} must be 6 or 9 numbers, found {value.tolist()!r}")
-        values[name] = full_stress(value.astype(float), name)
+        full = value.shape == (9,)  # fewer are kept as they are: what they mean is a setting of who reads labels
+        values[name] = full_stress(value.astype(float), name) if full else value.astype(float)
+        if not full and name == "stress":
+            values[SIX] = True
     pbc = np.asarray(values.get("pbc", True))
     if pbc.shape not in ((), (3,)) or not np.isin(pbc, (0, 1)).all():
         raise ValueError(f"pbc must be T or F, once or three times, found {pbc.tolist()!r}")
@@ -92,6 +98,7 @@ def _properties(line: str) -> dict:
 
 EMPTY = re.compile(r"""(""|''|)(?=\s*$|\s+[^\s="'{\[]+=)""")
 """A value that is not there: ASE would read the next field as the value."""
+SIX = "janus_six_numbers"
 HIDDEN = {"stress": "janus_hidden_stress", "virial": "janus_hidden_virial"}
 
 
