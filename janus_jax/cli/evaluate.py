@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         dataset_indices=dataset_indices(model, summary, chosen, config.dataset),
         train_on_fixed_atoms=config.train_on_fixed_atoms,
     )
-    budget = max(min(arguments.batch_atoms, int(data.atoms.sum())), int(data.atoms.max()), 1)
+    budget = max(arguments.batch_atoms, int(data.atoms.max()), 1)
     evaluation = evaluate.evaluate(model, data, batching.choose(data.atoms, data.edges, budget))
     if arguments.plot:
         plots.parity(evaluation, Path(arguments.plot), title=Path(arguments.file).name)

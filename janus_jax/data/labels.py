@@ -61,7 +61,7 @@ class LabelConfig(Section):
     )
     """Order of six numbers in a file: of Voigt and ASE, VASP, LAMMPS, or the upper triangle by rows."""
     stress_components: Literal["all", "trace"] = "all"
-    """trace: only the mean of xx, yy and zz is a label; it may then be a single number (with compressive: a pressure)."""
+    """trace: only the mean of xx, yy, zz is a label, and may be a single number (with compressive: a pressure)."""
 
 
 class Labels(BaseModel):

@@ -10,7 +10,7 @@ from ase.data import chemical_symbols
 from flax import nnx
 
 from janus_jax import bundle
-from janus_jax.data import batching, references
+from janus_jax.data import batching, loader, references
 from janus_jax.data.dataset import Dataset
 from janus_jax.data.sources.base import digest
 from janus_jax.data.summary import Summary
@@ -59,8 +59,7 @@ def prepare(config: TrainConfig) -> Prepared:
     _check_weights(config, parts)
     parts = _with_labels(config, parts)
     _check_sizes(parts, config.batch.atoms)
-    atoms, edges = (np.concatenate([part.records[name] for part in parts.values()]) for name in ("atoms", "edges"))
-    capacity = batching.choose(atoms, edges, config.batch.atoms)
+    capacity = _capacity(config, parts, notes)
     table = _references(config, parts, pretrained, notes)
     with jax.default_device(jax.local_devices(backend="cpu")[0]) if config.mesh.devices > 1 else nullcontext():
         model = _model(config, parts["train"], pretrained, table)  # no single device has to hold it
@@ -96,6 +95,31 @@ def _check_sizes(parts: dict[str, Part], budget: int) -> None:
             need = Capacity(int(row["atoms"]), int(row["edges"]), 1)
             hint = f"raise batch.atoms ({part.source.name(int(part.indices[largest]))})"
             raise CapacityError(need, Capacity(budget, need.edges, 1), hint)
+
+
+def _capacity(config: TrainConfig, parts: dict[str, Part], notes: list[str]) -> Capacity:
+    """Of the micro-batches of all splits, never more than one of them can fill; what a setting comes to is noted."""
+    atoms, edges = (np.concatenate([part.records[name] for part in parts.values()]) for name in ("atoms", "edges"))
+    totals = [batching.total(part.records["atoms"], part.records["edges"]) for part in parts.values()]
+    most = Capacity(*(max(getattr(one, field) for one in totals) for field in ("atoms", "edges", "structures")))
+    capacity = batching.choose(atoms, edges, config.batch.atoms, most)
+    train, step = parts["train"].records["atoms"], config.batch.micro_batches
+    if most.atoms < config.batch.atoms:
+        notes.append(
+            f"batch.atoms is {config.batch.atoms}, but no split has more than {most.atoms}: batches are of that"
+        )
+    if train.sum(dtype=np.int64) <= step * capacity.atoms:
+        groups = len(list(loader.plan(train, parts["train"].records["edges"], capacity, config.seed, 0)))
+        if groups < step:
+            log.warning(
+                "batch.micro_batches is %d, but the training set fills only %d of %d atoms: every step goes over it "
+                "%.1f times.",
+                step,
+                groups,
+                capacity.atoms,
+                step / groups,
+            )
+    return capacity
 
 
 def _references(config: TrainConfig, parts: dict[str, Part], pretrained: Potential | None, notes: list[str]):

@@ -113,3 +113,13 @@ def test_forces_alone_need_no_reference_energies(tiny, tmp_path, labelled):
         found = prepared(tiny, tmp_path, forces, forces, f"data.references={given}")
         assert dict(found.model.references) == {1: -13.0 if given == "{H: -13}" else 0.0, 8: 0.0}
         assert any("no training structure has an energy" in note for note in found.notes)
+
+
+def test_batches_are_no_larger_than_the_data_and_the_run_says_what_was_chosen(tiny, tmp_path, labelled, caplog):
+    whole, three = labelled("all.extxyz", "energy"), labelled("three.extxyz", "energy", count=3, first=30)
+    found = prepared(tiny, tmp_path, whole, three, "batch.atoms=100000", "batch.micro_batches=3")
+    atoms, edges = int(found.train.atoms.sum()), int(found.train.edges.sum())
+    assert (found.capacity.atoms, found.capacity.structures) == (-(-atoms // 8) * 8, 6)
+    assert edges <= found.capacity.edges < edges + 64
+    assert any(f"batch.atoms is 100000, but no split has more than {atoms}" in note for note in found.notes)
+    assert "every step goes over it 3.0 times" in caplog.text
