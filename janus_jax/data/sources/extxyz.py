@@ -4,10 +4,12 @@ Two things differ from `ase.io.read`: `stress` and `virial` may have 6 numbers (
 as 9, and an error names the frame and the line it starts at.
 """
 
-import io
+import logging
 import re
 from collections import deque
 from collections.abc import Mapping
+from functools import cached_property
+from io import BufferedReader, BytesIO, StringIO
 from itertools import islice
 from pathlib import Path
 
@@ -16,31 +18,48 @@ from ase import Atoms
 from ase.io.extxyz import key_val_str_to_dict, read_xyz
 
 from janus_jax.data.labels import AS_WRITTEN, full_stress
+from janus_jax.data.sources import text
 from janus_jax.data.sources.base import FileSource
 from janus_jax.errors import DataError
 
+log = logging.getLogger(__name__)
+
+Opened = BufferedReader | BytesIO
+
 
 class ExtxyzFile(FileSource):
-    """Frames of one extended XYZ file; 16 bytes of memory a frame."""
+    """Frames of one extended XYZ file; 16 bytes of memory a frame. A compressed one is unpacked in memory."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self.offsets, self.lines = _scan(self.path)
+        with self._open() as file:
+            self.offsets, self.lines, self.windows = _scan(self.path, file)
+        if self.windows:
+            log.warning("%s: comments are not UTF-8; they are read as Windows-1252.", self.path)
+
+    @cached_property
+    def _unpacked(self) -> bytes:
+        return text.unpack(self.path)
+
+    def _open(self) -> Opened:
+        """Not kept open: a folder may have more files than a process may open."""
+        return BytesIO(self._unpacked) if self.path.suffix.lower() in text.PACKERS else open(self.path, "rb")
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getstate__(self):
-        return {"path": self.path, "offsets": self.offsets, "lines": self.lines}
+        return {"path": self.path, "offsets": self.offsets, "lines": self.lines, "windows": self.windows}
 
     def __getitem__(self, index: int) -> Atoms:
         start, end = int(self.offsets[index]), int(self.offsets[index + 1])
         try:
-            with open(self.path, "rb") as file:  # not kept open: a folder may have more files than a process may open
+            with self._open() as file:
                 file.seek(start)
-                text = file.read(end - start).decode()
-            _check_columns(text)
-            atoms = next(read_xyz(io.StringIO(text), index=0, properties_parser=_properties))
+                raw = file.read(end - start)
+            frame = raw.decode("cp1252", "replace") if self.windows and not text.is_utf_8(raw) else raw.decode()
+            _check_columns(frame)
+            atoms = next(read_xyz(StringIO(frame), index=0, properties_parser=_properties))
         except Exception as error:
             reason = f"{error}" or type(error).__name__
             raise DataError(f"{self.name(index)} (line {self.lines[index] + 1}): {reason}.") from error
@@ -49,36 +68,40 @@ class ExtxyzFile(FileSource):
         return atoms
 
 
-def _scan(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Byte offsets of all frames and of the end; line numbers, counted from 0, of all frames."""
-    offsets, lines, line = [], [], 0
-    with open(path, "rb") as file:
-        while True:
-            start = file.tell()
-            head = file.readline()
-            if not head:
-                break
-            word = head.strip()
-            if not word or (offsets and word.startswith(b"VEC")):  # a blank line; or a cell vector, part of the frame
-                line += 1
-                continue
-            where = f"{path}, frame {len(offsets)} (line {line + 1})"
-            if not word.isdigit():
-                raise DataError(f"{where}: expected the number of atoms, found {head[:40].decode(errors='replace')!r}.")
-            expected = int(word) + 1
-            counter = deque(enumerate(islice(file, expected), 1), maxlen=1)
-            found = counter[0][0] if counter else 0
-            if found < expected:
-                raise DataError(f"{where}: the file ends after {max(found - 1, 0)} of {int(word)} atoms.")
-            offsets.append(start)
-            lines.append(line)
-            line += expected + 1
-        offsets.append(file.tell())
-    return np.array(offsets, np.int64), np.array(lines, np.int64)
+def _scan(path: Path, file: Opened) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Byte offsets of all frames and of the end; line numbers (from 0) of all; whether a comment is not UTF-8."""
+    offsets, lines, line, windows = [], [], 0, False
+    text.check_encoding(path, file)
+    while True:
+        start = file.tell()
+        head = file.readline()
+        if not head:
+            break
+        if head.startswith(text.UTF_8):  # a byte-order mark, also where files were put one after the other
+            head, start = head.removeprefix(text.UTF_8), start + len(text.UTF_8)
+        word = head.strip()
+        if not word or (offsets and word.startswith(b"VEC")):  # a blank line; or a cell vector, part of the frame
+            line += 1
+            continue
+        where = f"{path}, frame {len(offsets)} (line {line + 1})"
+        if not word.isdigit():
+            raise DataError(f"{where}: expected the number of atoms, found {head[:40].decode(errors='replace')!r}.")
+        expected, comment = int(word) + 1, file.readline()
+        windows = windows or not text.is_utf_8(comment)
+        counter = deque(enumerate(islice(file, expected - 1), 2), maxlen=1)
+        found = counter[0][0] if counter else bool(comment)
+        if found < expected:
+            raise DataError(f"{where}: the file ends after {max(found - 1, 0)} of {int(word)} atoms.")
+        offsets.append(start)
+        lines.append(line)
+        line += expected + 1
+    offsets.append(file.tell())
+    return np.array(offsets, np.int64), np.array(lines, np.int64), windows
 
 
 def _properties(line: str) -> dict:
     """ASE's parser of the comment line, without its demand that stress and virial have nine numbers."""
+    _check_keys(line)
     values = key_val_str_to_dict(_renamed(line, HIDDEN))
     for name, other in HIDDEN.items():
         if other not in values:
@@ -96,6 +119,21 @@ def _properties(line: str) -> dict:
     return values
 
 
+def _check_keys(line: str) -> None:
+    """Raises ValueError if a key is there twice with two values, of which ASE would take the last."""
+    if len(keys := KEY.findall(line)) == len(set(keys)):
+        return
+    values: dict[str, str] = {}
+    for match in FIELD.finditer(line):  # what stands in quotes or brackets is no key
+        key, value = match.groups()
+        if values.setdefault(key, value) != value:
+            raise ValueError(f"{key} is there twice, as {values[key]} and as {value}")
+
+
+KEY = re.compile(r"(?:^|\s)([^\s=]+)=")
+FIELD = re.compile(
+    r"""(?:^|(?<=\s))([^\s="'{\[]+)=("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\{[^}]*\}|\[.*?\](?=\s|$)|\S*)"""
+)
 EMPTY = re.compile(r"""(""|''|)(?=\s*$|\s+[^\s="'{\[]+=)""")
 """A value that is not there: ASE would read the next field as the value."""
 SIX = "janus_six_numbers"
@@ -127,13 +165,15 @@ def _renamed(line: str, names: Mapping[str, str]) -> str:
     return "".join(result)
 
 
-def _check_columns(text: str) -> None:
+def _check_columns(frame: str) -> None:
     """Raises ValueError, naming column and atom, for what ASE would misread or report without its column."""
-    count, comment, *rows = text.replace("\r\n", "\n").split("\n")
+    count, comment, *rows = frame.replace("\r\n", "\n").split("\n")
     match = re.search(r"Properties=(\S+)", comment)
     fields = (match.group(1) if match else "species:S:1:pos:R:3").strip("\"'").split(":")
     if len(fields) % 3:
         raise ValueError(f"Properties={':'.join(fields)} is not made of name:type:columns")
+    if len(names := fields[::3]) > len(set(names)):
+        raise ValueError(f"column {next(name for name in names if names.count(name) > 1)} is there twice")
     kinds = [(name, kind) for name, kind, n in zip(*[iter(fields)] * 3, strict=True) for _ in range(int(n))]
     logical = [k for k, (_, kind) in enumerate(kinds) if kind == "L"]
     numeric = [k for k, (_, kind) in enumerate(kinds) if kind in "RI"]
