@@ -4,17 +4,16 @@ All from the numbers of the summary, so nothing is read again. A finding is a su
 the limits are such that clean liquids, crystals and molecules have none.
 """
 
-import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 from ase import units
 from ase.data import chemical_symbols
 
-from janus_jax.data import references, regression
+from janus_jax.data.findings import Finding, groups
+from janus_jax.data.plausible_energies import ENERGY_UNITS, energies
 from janus_jax.data.sources import Source
 from janus_jax.data.summary import Summary
-from janus_jax.errors import listed
 
 SHORT_CONTACT = 0.6
 """Shortest distance over the sum of covalent radii below which two atoms are suspiciously close."""
@@ -27,43 +26,18 @@ HUGE_STRESS = {"many": 10.0, "one": 30.0, "share": 0.2}
 TREND = {"frames": 6, "spread": 0.01, "correlation": -0.5, "significance": 4.0}
 """Frames of one composition needed to judge the stress's sign, their relative spread in volume, and the verdict:
 a correlation, and its size in standard deviations of what chance gives."""
-FAR_ENERGY = 1.0
-"""From the median of the same composition, eV/atom, and ten robust standard deviations."""
-SCATTER = 3.0
-"""Robust standard deviation of energies per atom about what compositions explain, eV: not one method, or one unit."""
 RATIO = (0.5, 2.0)
 """Of two figures that should be equal, where neither is exact."""
 TELLING = 0.5
 """Work over the root of the sum of squares of its parts, from which on its error is small beside it."""
-SHOWN = 5
 
-ENERGY_UNITS = {
-    "Hartree": units.Hartree, "kcal/mol": units.kcal / units.mol, "kJ/mol": units.kJ / units.mol, "meV": 1e-3,
-    "Rydberg": units.Rydberg,
-}  # fmt: skip
 FORCE_UNITS = {"Hartree/bohr": units.Hartree / units.Bohr, "kcal/mol/angstrom": units.kcal / units.mol}
 STRESS_UNITS = {"GPa": units.GPa, "kbar": units.GPa / 10}
 
 
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One kind of suspicion: what is wrong in general, and in each frame."""
-
-    text: str
-    reasons: dict[int, str]
-    """By frame."""
-    grave: bool = True
-    """Worth a warning in training."""
-
-    def sentence(self, source: Source) -> str:
-        """For a log: how many frames, and the names of the first few."""
-        names = listed([source.name(frame) for frame in self.reasons], SHOWN)
-        return f"{len(self.reasons)} of {len(source)} frames: {self.text} ({names})"
-
-
 def findings(source: Source, summary: Summary) -> list[Finding]:
     """All suspicions about a source."""
-    checks = (_contacts, _duplicates, _huge_forces, _net_forces, _energies, _work, _huge_stress, _virials, _signs)
+    checks = (_contacts, _duplicates, _huge_forces, _net_forces, energies, _work, _huge_stress, _virials, _signs)
     return [found for check in checks for found in check(source, summary) if found.reasons]
 
 
@@ -104,81 +78,6 @@ def _net_forces(source: Source, summary: Summary) -> Iterator[Finding]:
     frames = np.flatnonzero(rows["usable"] & (rows["net_force"] > limit))
     reasons = {int(k): f"the forces add up to {rows['net_force'][k]:.2g} eV/Å instead of 0" for k in frames}
     yield Finding("forces do not add up to 0", reasons)
-
-
-def _energies(source: Source, summary: Summary) -> Iterator[Finding]:
-    """Energies far from those of the same composition, or from what all compositions explain."""
-    rows = summary.records
-    chosen = np.flatnonzero(rows["usable"] & np.isfinite(rows["energy"]) & ~references.isolated(summary))
-    atoms = np.maximum(rows["atoms"], 1)
-    per_atom, expected = rows["energy"] / atoms, np.full(len(rows), np.nan)
-    for group in _groups(rows["composition"], chosen):
-        if len(group) >= 5:
-            expected[group] = _of_the_same(per_atom[group])
-    left = chosen[np.isnan(expected[chosen])] if len(chosen) else chosen
-    if len(left):
-        kinds, which = np.unique(rows["composition"][chosen], return_inverse=True)
-        amounts, _ = references.amounts([summary.compositions[kind] for kind in kinds])
-        explained = regression.explained(amounts, which, rows["energy"][chosen]) / atoms[chosen]
-        scatter = regression.NORMAL * float(np.median(np.abs(per_atom[chosen] - explained)))
-        if scatter > SCATTER:
-            explained = _of_two_units(amounts, which, rows["energy"][chosen], explained * atoms[chosen]) / atoms[chosen]
-        far = np.abs(per_atom[chosen] - explained) > max(FAR_ENERGY, regression.FAR * min(scatter, SCATTER))
-        few = np.isnan(expected[chosen]) & (len(chosen) >= 2 * amounts.shape[1] + 3)
-        expected[chosen[few & far]] = explained[few & far]
-    frames = np.flatnonzero(np.abs(per_atom - expected) > FAR_ENERGY)
-    reasons = {}
-    for k in frames:
-        hint = _energy_hint(per_atom[k], expected[k], int(atoms[k]))
-        reasons[int(k)] = f"energy {per_atom[k]:.4g} eV/atom where others have {expected[k]:.4g}{hint}"
-    hints = sorted({hint for k in frames if (hint := _energy_hint(per_atom[k], expected[k], int(atoms[k])))})
-    yield Finding(f"energies are far from those of the other frames{hints[0] if len(hints) == 1 else ''}", reasons)
-
-
-def _of_the_same(values: np.ndarray) -> np.ndarray:
-    """What each energy of one composition should be like: NaN where it is well, else the median of the others."""
-    middle = np.median(values)
-    spread = regression.NORMAL * np.median(np.abs(values - middle))
-    if spread < SCATTER:
-        far = np.abs(values - middle) > max(FAR_ENERGY, regression.FAR * spread)
-        return np.where(far, middle, np.nan)
-    order = np.argsort(values)
-    cut = int(np.argmax(np.diff(values[order]))) + 1  # two groups: the smaller one is suspected
-    low, high = order[:cut], order[cut:]
-    few, many = (low, high) if len(low) < len(high) else (high, low)
-    result = np.full(len(values), np.nan)
-    result[few] = np.median(values[many])
-    return result
-
-
-def _of_two_units(amounts: np.ndarray, which: np.ndarray, energies: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-    """Energies that the frames with the smaller half of energies per atom explain, if these agree; else `otherwise`."""
-    size = np.abs(energies) / amounts.sum(1)[which]
-    for share in (0.5, 0.35, 0.2):
-        small = size <= np.quantile(size, share)
-        if not (amounts[which[small]] > 0).any(0).all():
-            continue
-        solution, _ = regression.solve(amounts, which[small], energies[small])
-        found = (amounts @ solution)[which]
-        ratio = energies / np.where(found == 0, np.nan, found)
-        known = [factor for unit in ENERGY_UNITS.values() for factor in (unit, 1 / unit)]
-        near = np.any([np.abs(ratio / factor - 1) < 0.1 for factor in (1.0, *known)], axis=0)
-        if near.mean() > 0.8:
-            return found
-    return otherwise
-
-
-def _energy_hint(value: float, expected: float, atoms: int) -> str:
-    ratio = value / expected if expected else np.nan
-    names = (
-        {"a sum over the atoms, not per atom": 1 / atoms, "an energy per atom, not the sum": atoms} if atoms > 1 else {}
-    )
-    for name, unit in {**ENERGY_UNITS, **names}.items():
-        if abs(ratio * unit - 1) < 0.05:
-            return f"; it looks like {name}" if name in names else f"; it looks like {name} among eV"
-        if name in ENERGY_UNITS and abs(ratio / unit - 1) < 0.05:
-            return f"; it looks like eV among {name}"
-    return ""
 
 
 def _work(source: Source, summary: Summary) -> Iterator[Finding]:
@@ -249,7 +148,7 @@ def _signs(source: Source, summary: Summary) -> Iterator[Finding]:
     """
     rows, reasons = summary.records, {}
     known = np.flatnonzero(np.isfinite(rows["pressure"]) & np.isfinite(rows["volume"]))
-    for group in _groups(rows["composition"], known):
+    for group in groups(rows["composition"], known):
         volume, pressure = rows["volume"][group], rows["pressure"][group]
         if len(volume) < TREND["frames"] or volume.std() < TREND["spread"] * volume.mean() or pressure.std() == 0:
             continue
@@ -261,11 +160,3 @@ def _signs(source: Source, summary: Summary) -> Iterator[Finding]:
             text = f"the stress of {formula} frames falls when the volume grows: its sign looks wrong (stress_sign)"
             reasons[int(group[0])] = text
     yield Finding(next(iter(reasons.values()), ""), reasons)
-
-
-def _groups(values: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
-    """Chosen frames by value, ascending in each group."""
-    if not len(chosen):
-        return []
-    ordered = chosen[np.argsort(values[chosen], kind="stable")]
-    return np.split(ordered, np.flatnonzero(np.diff(values[ordered])) + 1)

@@ -10,16 +10,16 @@ from ase.data import chemical_symbols
 from flax import nnx
 
 from janus_jax import bundle
-from janus_jax.data import batching, loader, references
+from janus_jax.data import references
 from janus_jax.data.dataset import Dataset
 from janus_jax.data.sources.base import digest
 from janus_jax.data.summary import Summary
-from janus_jax.errors import CapacityError, ConfigError, UnknownNameError
+from janus_jax.errors import ConfigError, UnknownNameError
 from janus_jax.graph import Capacity
 from janus_jax.models import ModelConfig, build, convert
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_elements, check_system
-from janus_jax.train import coverage, fine_tune, optimizer, splits
+from janus_jax.train import capacity, coverage, fine_tune, optimizer, splits
 from janus_jax.train.config import TrainConfig
 from janus_jax.train.splits import Part
 
@@ -58,8 +58,7 @@ def prepare(config: TrainConfig) -> Prepared:
     parts = splits.make(config.data, cutoff, config.seed, notes)
     _check_weights(config, parts)
     parts = _with_labels(config, parts)
-    _check_sizes(parts, config.batch.atoms)
-    capacity = _capacity(config, parts, notes)
+    chosen = capacity.choose(config.batch, config.seed, parts, notes)
     table = _references(config, parts, pretrained, notes)
     with jax.default_device(jax.local_devices(backend="cpu")[0]) if config.mesh.devices > 1 else nullcontext():
         model = _model(config, parts["train"], pretrained, table)  # no single device has to hold it
@@ -69,7 +68,7 @@ def prepare(config: TrainConfig) -> Prepared:
         _check(data, model)
     data_hash = digest(*(digest(p.summary.fingerprint, p.indices.tobytes().hex()) for p in parts.values()))
     return Prepared(
-        datasets["train"], datasets["validation"], datasets.get("test"), capacity, model, data_hash, tuple(notes)
+        datasets["train"], datasets["validation"], datasets.get("test"), chosen, model, data_hash, tuple(notes)
     )
 
 
@@ -85,41 +84,6 @@ def _with_labels(config: TrainConfig, parts: dict[str, Part]) -> dict[str, Part]
     for text in (*coverage.check(config.loss, parts, covered), *([idle] if idle else [])):
         log.warning("%s.", text)
     return parts | {"train": dataclasses.replace(train, indices=train.indices[covered["train"].useful(config.loss)])}
-
-
-def _check_sizes(parts: dict[str, Part], budget: int) -> None:
-    """The largest structure of every split must fit into a batch; it is named if it does not."""
-    for part in parts.values():
-        if len(part.indices) and part.records["atoms"].max() > budget:
-            row = part.records[largest := int(part.records["atoms"].argmax())]
-            need = Capacity(int(row["atoms"]), int(row["edges"]), 1)
-            hint = f"raise batch.atoms ({part.source.name(int(part.indices[largest]))})"
-            raise CapacityError(need, Capacity(budget, need.edges, 1), hint)
-
-
-def _capacity(config: TrainConfig, parts: dict[str, Part], notes: list[str]) -> Capacity:
-    """Of the micro-batches of all splits, never more than one of them can fill; what a setting comes to is noted."""
-    atoms, edges = (np.concatenate([part.records[name] for part in parts.values()]) for name in ("atoms", "edges"))
-    totals = [batching.total(part.records["atoms"], part.records["edges"]) for part in parts.values()]
-    most = Capacity(*(max(getattr(one, field) for one in totals) for field in ("atoms", "edges", "structures")))
-    capacity = batching.choose(atoms, edges, config.batch.atoms, most)
-    train, step = parts["train"].records["atoms"], config.batch.micro_batches
-    if most.atoms < config.batch.atoms:
-        notes.append(
-            f"batch.atoms is {config.batch.atoms}, but no split has more than {most.atoms}: batches are of that"
-        )
-    if train.sum(dtype=np.int64) <= step * capacity.atoms:
-        groups = len(list(loader.plan(train, parts["train"].records["edges"], capacity, config.seed, 0)))
-        if groups < step:
-            log.warning(
-                "batch.micro_batches is %d, but the training set fills only %d of %d atoms: every step goes over it "
-                "%.1f times.",
-                step,
-                groups,
-                capacity.atoms,
-                step / groups,
-            )
-    return capacity
 
 
 def _references(config: TrainConfig, parts: dict[str, Part], pretrained: Potential | None, notes: list[str]):

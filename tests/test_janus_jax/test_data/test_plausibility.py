@@ -12,6 +12,7 @@ from ase.md.velocitydistribution import thermalize_momenta
 from ase.md.verlet import VelocityVerlet
 
 from janus_jax.data import plausibility
+from janus_jax.data.findings import Finding
 from janus_jax.data.sources import Frames, open_source
 from janus_jax.data.summary import summarize
 
@@ -83,7 +84,7 @@ def clusters():
     return frames
 
 
-def found(frames) -> list[plausibility.Finding]:
+def found(frames) -> list[Finding]:
     source = Frames(frames)
     return plausibility.findings(source, summarize(source, 5.0))
 
