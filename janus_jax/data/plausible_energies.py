@@ -12,6 +12,9 @@ from janus_jax.data.summary import Summary
 
 FAR_ENERGY = 1.0
 """From the median of the same composition, eV/atom, and ten robust standard deviations."""
+BONDS = 10.0
+"""From what compositions explain, eV/atom: more than any cohesive energy."""
+SEVERAL = 3
 SCATTER = 3.0
 """Robust standard deviation of energies per atom about what compositions explain, eV: not one method, or one unit."""
 ENERGY_UNITS = {
@@ -37,9 +40,9 @@ def energies(source: Source, summary: Summary) -> Iterator[Finding]:
         scatter = regression.NORMAL * float(np.median(np.abs(per_atom[chosen] - explained)))
         if scatter > SCATTER:
             explained = _of_two_units(amounts, which, rows["energy"][chosen], explained * atoms[chosen]) / atoms[chosen]
-        far = np.abs(per_atom[chosen] - explained) > max(FAR_ENERGY, regression.FAR * min(scatter, SCATTER))
-        few = np.isnan(expected[chosen]) & (len(chosen) >= 2 * amounts.shape[1] + 3)
-        expected[chosen[few & far]] = explained[few & far]
+        far = _unexplained(per_atom[chosen], explained, atoms[chosen], regression.FAR * min(scatter, SCATTER))
+        untold = np.isnan(expected[chosen]) & (len(chosen) >= 2 * amounts.shape[1] + 3)
+        expected[chosen[untold & far]] = explained[untold & far]
     frames = np.flatnonzero(np.abs(per_atom - expected) > FAR_ENERGY)
     reasons = {}
     for k in frames:
@@ -47,6 +50,16 @@ def energies(source: Source, summary: Summary) -> Iterator[Finding]:
         reasons[int(k)] = f"energy {per_atom[k]:.4g} eV/atom where others have {expected[k]:.4g}{hint}"
     hints = sorted({hint for k in frames if (hint := _energy_hint(per_atom[k], expected[k], int(atoms[k])))})
     yield Finding(f"energies are far from those of the other frames{hints[0] if len(hints) == 1 else ''}", reasons)
+
+
+def _unexplained(values: np.ndarray, explained: np.ndarray, atoms: np.ndarray, noise: float) -> np.ndarray:
+    """Frames farther than bonds account for, or as far as another unit puts several of them."""
+    gap = np.abs(values - explained)
+    hints = np.array(["" if one < max(FAR_ENERGY, noise) else _energy_hint(value, expected, int(count))
+                      for one, value, expected, count in zip(gap, values, explained, atoms, strict=True)])  # fmt: skip
+    names, counts = np.unique(hints, return_counts=True)
+    frequent = [name for name, count in zip(names, counts, strict=True) if name and count >= SEVERAL]
+    return (gap > max(BONDS, noise)) | np.isin(hints, frequent)
 
 
 def _of_the_same(values: np.ndarray) -> np.ndarray:

@@ -63,7 +63,7 @@ def liquid():
 
 @pytest.fixture(scope="module")
 def clusters():
-    """Rattled clusters in a wide box, a slab, molecules."""
+    """Rattled clusters in a wide box, a slab, dimers, molecules."""
     frames = []
     for seed in range(8):
         atoms = Octahedron("Cu", 4, cutoff=1)
@@ -76,6 +76,8 @@ def clusters():
         atoms.rattle(0.05, seed=seed)
         frames.append(labelled(atoms, LennardJones(sigma=2.3, epsilon=0.4, rc=5.0)))
     frames = frames[:8] + [labelled(f, EMT()) for f in frames[8:]]
+    for distance in np.linspace(2.1, 2.7, 7):  # far above the energy of bulk copper
+        frames.append(labelled(Atoms("Cu2", [[0, 0, 0], [0, 0, distance]]), EMT()))
     for name in ("N2", "CO", "H2O", "CH4", "C2H2", "NH3"):
         for seed in range(2):
             atoms = molecule(name)
