@@ -33,6 +33,8 @@ class Targets:
     stress_mask: Bool[Array, "structures"]
     weight: Float[Array, "structures"]
     """Relative weight of a structure's labels in the loss."""
+    stress_trace: Bool[Array, "structures"] | None = None
+    """Where only the trace of the stress is known; None: nowhere."""
 
     def replace(self, **changes) -> "Targets":
         return dataclasses.replace(self, **changes)

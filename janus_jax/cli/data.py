@@ -73,12 +73,15 @@ def split(arguments: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from janus_jax.data import convert, references, split
+    from janus_jax.data.labels import LabelConfig
     from janus_jax.data.sources import open_source
 
     fractions = arguments.fractions
     if any(f <= 0 for f in fractions) or sum(fractions) > 1 + 1e-9 or len(fractions) > 3:
         raise ConfigError(f"--fractions: {fractions}; give two or three positive numbers that add up to at most 1.")
     files, config = files_and_settings(arguments.arguments)
+    if config.labels.stress_order != LabelConfig().stress_order:
+        raise ConfigError("data split writes labels as they are; convert the file with stress_order first.")
     source = open_source(files)
     summary = summarized(source, 5.0, config, arguments.workers)
     rest = 1 - sum(fractions)

@@ -1,5 +1,6 @@
 """What a person sees of a run: a bar and a table of validations on a terminal, plain lines elsewhere."""
 
+import math
 import sys
 import time
 
@@ -15,7 +16,7 @@ HEADS = {
 
 def _shown(value: float | None) -> str:
     """Three digits, all those before the point; "-" where there is no label."""
-    return "-" if value is None else f"{value:.{2 if abs(value) < 100 else 0}f}"
+    return "-" if value is None or math.isnan(value) else f"{value:.{2 if abs(value) < 100 else 0}f}"
 
 
 def _errors(part: str, numbers: dict[str, float]) -> str:

@@ -154,6 +154,9 @@ def test_evaluate_takes_other_label_names_and_warns_of_another_method(model, tmp
     assert figures["energy_labels"] == 2
     assert figures["forces_mae_meV_per_angstrom"] is None
     assert "do both come from the same method" in caplog.text
+    figures = as_json(capsys, "evaluate", str(model), str(tmp_path / "f.xyz"))
+    assert (figures["energy_labels"], figures["energy_mae_meV_per_atom"]) == (0, None)
+    assert "f.xyz: no frame has a label, so there are no errors to show" in caplog.text
 
 
 def test_inspect_prints_statistics_and_draws_a_page(tmp_path, capsys):

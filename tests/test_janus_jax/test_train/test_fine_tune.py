@@ -40,7 +40,7 @@ def relabelled(model, files):
 
 
 def test_references_move_by_what_the_new_labels_differ(model, relabelled):
-    table = moved_references(model, dataset(relabelled, 3.0), 64)
+    table = moved_references(model, dataset(relabelled, 3.0), 64).table
     assert table == pytest.approx({number: OLD[number] + SHIFT[number] for number in OLD}, abs=1e-8)
     assert dict(model.references) == OLD  # the model itself is as before
 
