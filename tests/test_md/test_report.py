@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from md import diffusion, equilibration, report
+from md import begin, diffusion, equilibration, report
+from md.ensembles import KELVIN
 from md.reading import COLUMNS
 
 
@@ -76,6 +77,18 @@ def test_a_start_that_is_not_in_equilibrium_is_said():
 def test_false_alarms_are_rare():
     runs = [equilibration.said(columns(walk(300, 2.0, seed)), "nve", False) for seed in range(60)]
     assert sum(said is not None for said in runs) <= 6
+
+
+@pytest.mark.parametrize(("kelvin", "said"), [(300.0, False), (460.0, True), (0.0, True)])
+def test_velocities_of_another_temperature_are_said(kelvin, said, caplog):
+    masses = np.full(50, 16.0)
+    momenta = np.random.default_rng(0).normal(size=(50, 3)) * np.sqrt(masses[:, None] * KELVIN * kelvin)
+    momenta *= np.sqrt(KELVIN * kelvin * 150 / max((momenta**2 / masses[:, None]).sum(), 1e-9))
+    begin.say_temperature(momenta, masses, 150, KELVIN * 300)
+    assert bool(caplog.records) == said
+    if kelvin > 300:
+        found = re.search(r"of the structure, of (\d+) K; ensemble.temperature_kelvin is 300 K", caplog.text)
+        assert float(found[1]) == pytest.approx(460, abs=0.5)
 
 
 def folder_of(tmp_path, thermo, frames: int, span: float):
