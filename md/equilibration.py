@@ -59,7 +59,7 @@ def said(thermo: Mapping[str, np.ndarray], ensemble: str, ramped: bool) -> str |
     if not enough or any(independent(values[last:]) < LEAST for values in columns.values()):
         return f"too short to tell whether it is in equilibrium: fewer than {LEAST} independent readings"
     if not last:
-        return None
+        return _first(columns)
     moving = " and ".join(name for name, first in starts.items() if first)
     left = time[last] - time[0]
     if last > len(time) / 2:
@@ -68,3 +68,17 @@ def said(thermo: Mapping[str, np.ndarray], ensemble: str, ramped: bool) -> str |
         f"the first {left:.3g} of {time[-1] - time[0]:.3g} ps are not in equilibrium ({moving}); the averages here "
         "contain them"
     )
+
+
+SHOWN = {"temperature": "{:.0f} K", "potential energy": "{:.7g} eV", "volume": "{:.6g} Å^3"}
+
+
+def _first(columns: Mapping[str, np.ndarray]) -> str | None:
+    """A sentence if the first reading is none that the second half could have given: a start too short to see else."""
+    found = []
+    for name, values in columns.items():
+        late = values[len(values) // 2 :]
+        if abs(values[0] - late.mean()) > ERRORS * late.std() + 1e-9 * abs(late.mean()):
+            first, later = (SHOWN[name].format(value) for value in (values[0], late.mean()))
+            found.append(f"{name} began at {first} and is {later} on average later")
+    return f"the start was not in equilibrium: {' and '.join(found)}" if found else None

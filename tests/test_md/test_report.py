@@ -74,6 +74,15 @@ def test_a_start_that_is_not_in_equilibrium_is_said():
         assert "too short to tell" in equilibration.said(columns(300 + walk(max(n, 1), 2.0)[:n]), "nve", False)
 
 
+def test_a_start_of_a_few_readings_is_said():
+    temperature = 460 + 45 * walk(120, 1.0, 3)
+    temperature[:4] = 300, 450, 310, 460  # drawn for 300 K, in a structure that had more
+    said = equilibration.said(columns(temperature), "nve", False)
+    assert re.fullmatch(
+        r"the start was not in equilibrium: temperature began at 300 K and is 4\d\d(\.\d+)? K later", said
+    )
+
+
 def test_false_alarms_are_rare():
     runs = [equilibration.said(columns(walk(300, 2.0, seed)), "nve", False) for seed in range(60)]
     assert sum(said is not None for said in runs) <= 6
