@@ -31,18 +31,15 @@ def energies(source: Source, summary: Summary) -> Iterator[Finding]:
     per_atom, expected = rows["energy"] / atoms, np.full(len(rows), np.nan)
     for group in groups(rows["composition"], chosen):
         if len(group) >= 5:
-            expected[group] = _of_the_same(per_atom[group])
-    left = chosen[np.isnan(expected[chosen])] if len(chosen) else chosen
-    if len(left):
-        kinds, which = np.unique(rows["composition"][chosen], return_inverse=True)
+            expected[group] = _of_the_same(per_atom[group], int(atoms[group[0]]))
+    rest = chosen[np.isnan(expected[chosen])]
+    if len(rest):
+        kinds, which = np.unique(rows["composition"][rest], return_inverse=True)
         amounts, _ = references.amounts([summary.compositions[kind] for kind in kinds])
-        explained = regression.explained(amounts, which, rows["energy"][chosen]) / atoms[chosen]
-        scatter = regression.NORMAL * float(np.median(np.abs(per_atom[chosen] - explained)))
-        if scatter > SCATTER:
-            explained = _of_two_units(amounts, which, rows["energy"][chosen], explained * atoms[chosen]) / atoms[chosen]
-        far = _unexplained(per_atom[chosen], explained, atoms[chosen], regression.FAR * min(scatter, SCATTER))
-        untold = np.isnan(expected[chosen]) & (len(chosen) >= 2 * amounts.shape[1] + 3)
-        expected[chosen[untold & far]] = explained[untold & far]
+        if len(rest) >= 2 * amounts.shape[1] + 3:
+            explained = _explained(amounts, which, rows["energy"][rest])
+            far = _unexplained(per_atom[rest], explained, atoms[rest])
+            expected[rest[far]] = explained[far]
     frames = np.flatnonzero(np.abs(per_atom - expected) > FAR_ENERGY)
     reasons = {}
     for k in frames:
@@ -52,8 +49,23 @@ def energies(source: Source, summary: Summary) -> Iterator[Finding]:
     yield Finding(f"energies are far from those of the other frames{hints[0] if len(hints) == 1 else ''}", reasons)
 
 
-def _unexplained(values: np.ndarray, explained: np.ndarray, atoms: np.ndarray, noise: float) -> np.ndarray:
+def _explained(amounts: np.ndarray, which: np.ndarray, energies: np.ndarray) -> np.ndarray:
+    """What the energies per atom should be like, from all compositions, eV [frames]."""
+    atoms = np.maximum(amounts.sum(1), 1)[which]
+    total = regression.explained(amounts, which, energies)
+    if _scatter(energies / atoms, total / atoms) > SCATTER:
+        total = _of_two_units(amounts, which, energies, total)
+    return total / atoms
+
+
+def _scatter(values: np.ndarray, explained: np.ndarray) -> float:
+    """Robust standard deviation."""
+    return regression.NORMAL * float(np.median(np.abs(values - explained)))
+
+
+def _unexplained(values: np.ndarray, explained: np.ndarray, atoms: np.ndarray) -> np.ndarray:
     """Frames farther than bonds account for, or as far as another unit puts several of them."""
+    noise = regression.FAR * min(_scatter(values, explained), SCATTER)
     gap = np.abs(values - explained)
     hints = np.array(["" if one < max(FAR_ENERGY, noise) else _energy_hint(value, expected, int(count))
                       for one, value, expected, count in zip(gap, values, explained, atoms, strict=True)])  # fmt: skip
@@ -62,19 +74,19 @@ def _unexplained(values: np.ndarray, explained: np.ndarray, atoms: np.ndarray, n
     return (gap > max(BONDS, noise)) | np.isin(hints, frequent)
 
 
-def _of_the_same(values: np.ndarray) -> np.ndarray:
-    """What each energy of one composition should be like: NaN where it is well, else the median of the others."""
+def _of_the_same(values: np.ndarray, atoms: int) -> np.ndarray:
+    """What each energy per atom of one composition should be like: NaN where it is well, else that of the others."""
     middle = np.median(values)
     spread = regression.NORMAL * np.median(np.abs(values - middle))
-    if spread < SCATTER:
-        far = np.abs(values - middle) > max(FAR_ENERGY, regression.FAR * spread)
-        return np.where(far, middle, np.nan)
-    order = np.argsort(values)
-    cut = int(np.argmax(np.diff(values[order]))) + 1  # two groups: the smaller one is suspected
-    low, high = order[:cut], order[cut:]
-    few, many = (low, high) if len(low) < len(high) else (high, low)
     result = np.full(len(values), np.nan)
-    result[few] = np.median(values[many])
+    order = np.argsort(values)
+    cut = int(np.argmax(np.diff(values[order]))) + 1
+    few, many = sorted((order[:cut], order[cut:]), key=len)  # the smaller of two groups is suspected
+    if spread > SCATTER or (len(few) >= SEVERAL and _energy_hint(*(np.median(values[g]) for g in (few, many)), atoms)):
+        result[few] = np.median(values[many])
+    else:
+        far = np.abs(values - middle) > max(FAR_ENERGY, regression.FAR * spread)
+        result[far] = middle
     return result
 
 

@@ -128,6 +128,7 @@ GPA, KBAR, HARTREE = 1 / units.GPa, 10 / units.GPa, 1 / units.Hartree
         ("liquid", slice(None), {"forces": units.Bohr / units.Hartree}, "it looks like forces in Hartree/bohr", 6),
         ("liquid", slice(None), {"energy": HARTREE}, "it looks like energies in Hartree", 6),
         ("crystals", slice(0, 9), {"energy": HARTREE}, "energies are far", 9),
+        ("liquid", slice(1, 18, 2), {"energy": HARTREE}, "it looks like Hartree among eV", 9),
         ("liquid", slice(12, 20), {"energy": units.mol / units.kcal}, "energies are far", 8),
         ("liquid", slice(3, 4), {"energy": 30}, "energies are far", 1),
     ],
