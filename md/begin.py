@@ -1,5 +1,7 @@
 """A new run: first lists, forces and momenta of an engine."""
 
+import logging
+import math
 from typing import TYPE_CHECKING
 
 import jax
@@ -7,10 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 
+from janus_jax.runtime import multihost
 from md import integrators
+from md.ensembles import KELVIN
 
 if TYPE_CHECKING:
     from md.engine import Engine
+
+log = logging.getLogger(__name__)
 
 
 def begin(engine: "Engine", atoms: Atoms, moving: np.ndarray, masses: jax.Array) -> None:
@@ -31,6 +37,8 @@ def begin(engine: "Engine", atoms: Atoms, moving: np.ndarray, masses: jax.Array)
         momenta = positions * 0
     elif atoms.has("momenta"):
         given = np.where(moving[:, None], atoms.get_momenta(), 0)  # ASE's unit is ours
+        if multihost.primary():
+            say_temperature(given, atoms.get_masses(), engine.degrees, engine.ensemble.first_kT)
         momenta = place.by_owner(given.astype(dtype))
         if engine.programs.integrator.still:
             momenta = momenta - integrators.drift(momenta, masses)
@@ -38,6 +46,22 @@ def begin(engine: "Engine", atoms: Atoms, moving: np.ndarray, masses: jax.Array)
         momenta = _drawn(engine, key, masses)
     first = engine.programs.evaluate(positions, cell, engine.system)
     engine.motion = engine.programs.start(positions, momenta, first, masses, cell, key)
+
+
+def say_temperature(momenta: np.ndarray, masses: np.ndarray, degrees: int, kT: float) -> None:
+    """Warn if momenta [N, 3] of a structure are not of the temperature asked for, which is kT (eV).
+
+    Args:
+        masses: [N], amu; degrees: of freedom.
+    """
+    own = float((momenta**2 / masses[:, None]).sum()) / max(degrees, 1)
+    if degrees and abs(own - kT) > 4 * kT * math.sqrt(2 / degrees):  # four standard deviations
+        log.warning(
+            "velocities are those of the structure, of %.0f K; ensemble.temperature_kelvin is %.0f K, of which new "
+            "ones would be drawn for a structure without",
+            own / KELVIN,
+            kT / KELVIN,
+        )
 
 
 def _drawn(engine: "Engine", key: jax.Array, masses: jax.Array) -> jax.Array:
