@@ -82,8 +82,9 @@ def _of_the_same(values: np.ndarray, atoms: int) -> np.ndarray:
     order = np.argsort(values)
     cut = int(np.argmax(np.diff(values[order]))) + 1
     few, many = sorted((order[:cut], order[cut:]), key=len)  # the smaller of two groups is suspected
-    if spread > SCATTER or (len(few) >= SEVERAL and _energy_hint(*(np.median(values[g]) for g in (few, many)), atoms)):
-        result[few] = np.median(values[many])
+    here, there = float(np.median(values[few])), float(np.median(values[many]))
+    if spread > SCATTER or (len(few) >= SEVERAL and _energy_hint(here, there, atoms)):
+        result[few] = there
     else:
         far = np.abs(values - middle) > max(FAR_ENERGY, regression.FAR * spread)
         result[far] = middle

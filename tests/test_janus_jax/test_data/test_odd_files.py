@@ -39,7 +39,7 @@ def test_files_in_another_dress_are_read(tmp_path, name, content, alone):
     (tmp_path / "notes.txt").write_text("no structure")
     source = open_source(tmp_path / name if alone else tmp_path)
     assert numbers(source) == [0, 1]
-    assert source[1].calc.results["stress"].tolist() == [
+    assert source[1].get_stress().tolist() == [
         1,
         2,
         3,
