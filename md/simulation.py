@@ -19,6 +19,7 @@ from janus_jax import configuration
 from janus_jax.errors import ConfigError, DynamicsError
 from janus_jax.models.potential import Potential
 from janus_jax.runtime import multihost
+from janus_jax.train.interruption import agreed
 from md import figures, report, restart, resume
 from md.config import EngineConfig, OutputConfig
 from md.engine import Engine
@@ -124,7 +125,7 @@ class Simulation:
 
         Args:
             progress: called with each reading.
-            stop: asked now and then whether and why to end early; what process 0 says holds for all.
+            stop: asked now and then whether and why to end early; what one process says holds for all.
         """
         try:
             why = self._run(self.engine.step + steps, progress, stop)
@@ -149,7 +150,7 @@ class Simulation:
                 self.timed += engine.step - first
             self._warm = True
             self._write(progress)
-            why = "converged" if self.converged else multihost.text_of_primary(stop() or "") or None
+            why = "converged" if self.converged else agreed(stop())
         return why
 
     def _save(self) -> None:

@@ -57,7 +57,7 @@ def _watch(processes: list[subprocess.Popen]) -> int:
             asked.clear()
             states = [process.poll() for process in processes]
             if all(state is not None for state in states):
-                return next((state for state in states if state), 0)
+                return next((_status(state) for state in states if state), 0)
             failed = [k for k, state in enumerate(states) if state not in (None, 0, 143, 130, STATUS)]
             if failed:
                 return _stop(processes, failed[0])
@@ -79,4 +79,9 @@ def _stop(processes: list[subprocess.Popen], failed: int) -> int:
     end = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < end and any(process.poll() is None for process in processes):
         time.sleep(0.1)
-    return status if status > 0 else 128 - status
+    return _status(status)
+
+
+def _status(state: int) -> int:
+    """As shells have it: 128 + number of the signal for a process that one has killed."""
+    return state if state >= 0 else 128 - state

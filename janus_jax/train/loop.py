@@ -26,7 +26,7 @@ from janus_jax.train.checkpoint import Checkpoints
 from janus_jax.train.config import TrainConfig
 from janus_jax.train.console import Console
 from janus_jax.train.evaluate import evaluate
-from janus_jax.train.interruption import Interruption
+from janus_jax.train.interruption import Interruption, agreed
 from janus_jax.train.prepare import Prepared
 from janus_jax.train.state import Trainer, TrainState
 from janus_jax.train.trackers import JsonLines, Nowhere, Tracker
@@ -79,14 +79,6 @@ class Outcome:
     """SIGTERM, SIGINT or "time limit": to be resumed."""
     ended_early: str | None = None
     """There is nothing more to do."""
-
-
-REASONS = (None, "time limit", "SIGTERM", "SIGINT")
-
-
-def agreed(reason: str | None) -> str | None:
-    """Why to stop, the same in all processes: the gravest reason that one of them has."""
-    return REASONS[multihost.largest(REASONS.index(reason))]
 
 
 def make_trainer(config: TrainConfig, model: Potential, schedule: Schedule | None = None) -> Trainer | PipelineTrainer:
@@ -214,7 +206,7 @@ class Loop:
                 every = config.checkpoint.every_steps
                 keep = config.checkpoint.keep_every_steps
                 if due or lost or reason or any(n and step % n == 0 for n in (every, keep)):
-                    self._save(state, progress, improved)
+                    self._save(state, progress)
                 if lost:
                     raise TrainingError(
                         f"{MAX_SKIPPED} steps in a row had no finite gradient; the last good state is in "
@@ -317,13 +309,13 @@ class Loop:
             return dataclasses.replace(progress, best_step=step, best_loss=value, since_best=0), True
         return dataclasses.replace(progress, since_best=progress.since_best + 1), False
 
-    def _save(self, state: TrainState, progress: Progress, improved: bool) -> None:
+    def _save(self, state: TrainState, progress: Progress) -> None:
         about = {
             "progress": progress.to_json(),
             "config": self.config.model_dump(mode="json"),
             "data_hash": self.data.data_hash,
         }
-        self.checkpoints.save(state, progress.best_loss if improved else None, about)
+        self.checkpoints.save(state, about)
 
     def _record(self, step: int, numbers: dict[str, float]) -> None:
         for tracker in (self.console, *self.trackers):

@@ -186,9 +186,12 @@ def _go(
             closing.callback(tracker.close)
         stop = closing.enter_context(Interruption(config.checkpoint.time_limit_minutes, began))
         outcome = loop.run(*start.pop(), trackers, console, stop)
+        if outcome.stopped:
+            console.note(
+                f"stopped at step {outcome.step} ({outcome.stopped}); go on with: janus-jax train --resume {folder}"
+            )
     if outcome.stopped:
         figures = {"run": str(folder), "stopped": outcome.stopped, "step": outcome.step}
-        console.note("stopped at step {step} ({stopped}); go on with: janus-jax train --resume {run}".format(**figures))
         return RunResult(folder, outcome.model, figures)
     return _finish(config, prepared, folder, outcome)
 
