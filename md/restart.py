@@ -15,6 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from janus_jax import storage
 from janus_jax.models.potential import Potential
 from janus_jax.train import items
 from md.config import EngineConfig
@@ -75,7 +76,7 @@ class Checkpoints:
         self.manager = ocp.CheckpointManager(self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=2))
 
     def save(self, step: int, arrays: dict[str, jax.Array], about: dict[str, Any]) -> None:
-        """Start writing; `about` has ranks and rows of the cut."""
+        """Write; `about` has ranks and rows of the cut."""
         if step in self.written:
             return
         self.written.add(step)
@@ -89,7 +90,9 @@ class Checkpoints:
             arrays=ocp.args.StandardSave(arrays),  # type: ignore[call-arg]
             about=ocp.args.JsonSave(items.seal(described)),  # type: ignore[call-arg]
         )
-        self.manager.save(step, args=contents, force=True)
+        with storage.room_for(self.folder, sum(array.nbytes for array in arrays.values())):
+            self.manager.save(step, args=contents, force=True)
+            self.manager.wait_until_finished()
 
     def load(self, devices: int) -> Saved:
         """The newest checkpoint that can be read, for so many devices; later ones are moved aside.

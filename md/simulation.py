@@ -6,6 +6,7 @@ Frames pass through the host of process 0, so trajectories are for systems whose
 import contextlib
 import math
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from ase import Atoms
 
 from janus_jax import configuration
 from janus_jax.errors import ConfigError, DynamicsError
+from janus_jax.lock import Hold
 from janus_jax.models.potential import Potential
 from janus_jax.runtime import multihost
+from janus_jax.train import items
 from janus_jax.train.interruption import agreed
 from md import figures, report, restart, resume
 from md.config import EngineConfig, OutputConfig
@@ -45,6 +48,7 @@ class Simulation:
     Raises:
         ConfigError: a bad option, or a folder with a run in it.
         CheckpointError: nothing to go on from.
+        RunInUseError: another process is at the run in `folder`.
         DynamicsError, UnknownElementError: as `Engine`.
     """
 
@@ -68,6 +72,10 @@ class Simulation:
                 raise ConfigError(
                     f"{self.folder} holds a run already ({', '.join(there)}); give another folder, or resume it"
                 )
+        if self.folder:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            weakref.finalize(self, Hold(self.folder).release)
+            items.clear_unfinished(self.folder / restart.FOLDER)
         self._checkpoints = restart.Checkpoints(self.folder) if self.folder else None
         saved = None
         if resume:
@@ -226,7 +234,6 @@ class Simulation:
         arrays, about = resume.state(self.engine)
         about |= {"sampler": self.sampler.state(), "sizes": self._files.sizes() if self._files else {}}
         self._checkpoints.save(self.engine.step, arrays, about)
-        self._checkpoints.manager.wait_until_finished()
 
     def report(self, results: dict[str, Any]) -> None:
         """Write what `figures` gave as results.json, distributions.npz and report.html into the folder."""

@@ -2,8 +2,8 @@
 
 A checkpoint holds the whole `TrainState` (raw and averaged parameters, optimizer with its schedule's
 count, step) and, as JSON, the progress of the run (position in the data, best so far), the resolved
-configuration, a hash of the data, and sums by which damage is noticed. There is no other random state: what epoch n draws depends on
-the seed and n alone.
+configuration, a hash of the data, and sums by which damage is noticed. There is no other
+random state: what epoch n draws depends on the seed and n alone.
 """
 
 import logging
@@ -15,6 +15,7 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from janus_jax import storage
 from janus_jax.train import items
 from janus_jax.train.state import TrainState
 
@@ -86,14 +87,16 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
     """
 
     def __init__(self, folder: str | Path, keep_every: int | None = None):
-        self.keep_every, self.unreadable = keep_every, set[int]()
+        self.keep_every, self.unreadable, self.size = keep_every, set[int](), 0
         self.bests: dict[int, int] = {}
         """Of a checkpoint, the step of the best validation up to then."""
         self.folder = Path(folder).absolute()
         if jax.process_count() > 1:
             logging.getLogger("absl").setLevel(logging.ERROR)  # that a handler is replaced is meant
             ocp.type_handlers.register_type_handler(jax.Array, _PartsHandler(primary_host=None), override=True)
-        self.manager = ocp.CheckpointManager(self.folder, options=ocp.CheckpointManagerOptions(preservation_policy=self))
+        self.manager = ocp.CheckpointManager(
+            self.folder, options=ocp.CheckpointManagerOptions(preservation_policy=self)
+        )
 
     def save(self, state: TrainState, about: dict[str, Any]) -> None:
         """Start writing; `about` holds the progress of the run, which names the best step so far."""
@@ -111,7 +114,9 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
             about=ocp.args.JsonSave(items.seal(described)),  # type: ignore[call-arg]
         )
         # Forced: a damaged or foreign checkpoint of a later step must not keep this one from being written.
-        self.manager.save(step, args=contents, force=True)
+        self.size = sum(array.nbytes for array in jax.tree.leaves(state))
+        with storage.room_for(self.folder, self.size):  # also of the one before, which was written in the background
+            self.manager.save(step, args=contents, force=True)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         """Orbax's question which to keep: what cannot be read, the newest two with their best, every n-th."""
@@ -168,5 +173,6 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
 
     def close(self) -> None:
         """Wait for what is being written."""
-        self.manager.wait_until_finished()
-        self.manager.close()
+        with storage.room_for(self.folder, self.size):
+            self.manager.wait_until_finished()
+            self.manager.close()

@@ -12,7 +12,7 @@ import numpy as np
 
 from janus_jax import bundle, compilation, prediction
 from janus_jax.data.loader import GlobalBatch, Position, stream
-from janus_jax.errors import CheckpointError, ConfigError, TrainingError, listed
+from janus_jax.errors import CheckpointError, ConfigError, JanusError, ModelFileError, TrainingError, listed
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import Predictor
 from janus_jax.runtime import multihost
@@ -21,7 +21,7 @@ from janus_jax.runtime.profile import Recorder
 from janus_jax.runtime.trainer import PipelineTrainer
 from janus_jax.schedule import Schedule, chrome_trace, simulate, svg
 from janus_jax.schedule.tune import option
-from janus_jax.train import optimizer
+from janus_jax.train import items, optimizer
 from janus_jax.train.checkpoint import Checkpoints
 from janus_jax.train.config import TrainConfig
 from janus_jax.train.console import Console
@@ -230,10 +230,24 @@ class Loop:
         try:
             return self.checkpoints.state(progress.best_step, state).ema
         except CheckpointError as error:
-            if jax.process_count() > 1:
-                raise
-            log.warning("%s The best weights so far are lost; the present ones take their place.", error)
-            return state.ema
+            best, where = self._best_in_model_file(progress.best_step)
+            if self.primary:
+                found = f"taken from {where}" if best else "lost; the present ones take their place"
+                log.warning("%s The best weights so far are %s.", error, found)
+            return best or state.ema
+
+    def _best_in_model_file(self, step: int):
+        """(averaged weights of the best validation in the run's model file or None, that file)."""
+        path = self.folder / bundle.MODEL_FILE
+        try:
+            with items.together(path):
+                model = bundle.load(path)
+                summary = bundle.describe(path)["summary"]
+                if step not in (summary.get("step"), summary.get("best_step")):
+                    raise ModelFileError(path, "is of another step")
+        except JanusError:
+            return None, path
+        return self.trainer.init(model).ema, path
 
     def _step(self, state: TrainState, step: int, batch: GlobalBatch, start: float, waited: float):
         """One update, logged. Returns (state, whether its gradient was finite)."""
