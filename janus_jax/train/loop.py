@@ -20,7 +20,8 @@ from janus_jax.runtime import tune as tuning
 from janus_jax.runtime.profile import Recorder
 from janus_jax.runtime.trainer import PipelineTrainer
 from janus_jax.schedule import Schedule, chrome_trace, simulate, svg
-from janus_jax.schedule.tune import option
+from janus_jax.schedule.times import TYPICAL
+from janus_jax.schedule.tune import NothingFitsError, option
 from janus_jax.train import items, optimizer
 from janus_jax.train.checkpoint import Checkpoints
 from janus_jax.train.config import TrainConfig
@@ -108,10 +109,42 @@ def tuned(
     batches.close()  # pyright: ignore[reportAttributeAccessIssue]
     state = trainer.init(prepared.model)
     budget = tuning.free_bytes(trainer, state) if given is None else given * 2**30
-    trainer, figures = tuning.tune(trainer, state, batch.micro_batches, batch.counts, name, budget)
+    try:
+        trainer, figures = tuning.tune(trainer, state, batch.micro_batches, batch.counts, name, budget)
+    except NothingFitsError as error:
+        least, key = error.least, "pipeline.device_memory_gib"
+        of = (
+            f"{key}={given:g}"
+            if given is not None
+            else f"{(budget or 0) / 2**30:.3g} GiB that are free ({key} sets it)"
+        )
+        raise ConfigError(
+            f"{of}: micro-batches do not fit; {name} needs the least with {option(name)} {least.value}, "
+            f"{least.memory / 2**30:.3g} GiB on a device. Raise {key}, or lower batch.atoms."
+        ) from error
     chosen = option(name)
     pipeline = config.pipeline.model_copy(update={chosen: figures[chosen]})
     return trainer, config.model_copy(update={"pipeline": pipeline}), figures
+
+
+def check_budget(config: TrainConfig, prepared: Prepared, trainer: Trainer | PipelineTrainer) -> None:
+    """Whether what micro-batches leave on a device fits into `pipeline.device_memory_gib`, before anything is compiled.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    given, key = config.pipeline.device_memory_gib, "pipeline.device_memory_gib"
+    if given is None or isinstance(trainer, Trainer):
+        return
+    batches = batches_of(config, prepared, trainer, Position())
+    graph = next(graph for graph in next(batches).micro_batches if graph is not None)
+    batches.close()  # pyright: ignore[reportAttributeAccessIssue]
+    need = float(simulate(trainer.schedule, TYPICAL, sizes=trainer.sizes(graph)).peak_memory.max())
+    if need > given * 2**30:
+        raise ConfigError(
+            f"{key}={given:g}: micro-batches of {trainer.schedule.name} need {need / 2**30:.3g} GiB on a device. "
+            f"Raise {key}, lower pipeline.cap or batch.atoms, or let --tune choose."
+        )
 
 
 def batches_of(
@@ -306,7 +339,13 @@ class Loop:
         self.events.write({"step": step, "event": "skipped", "frames": names})
 
     def _validate(self, state: TrainState, step: int, progress: Progress) -> tuple[Progress, bool]:
-        """Metrics of the averaged weights. Returns (progress, whether they are the best so far)."""
+        """Metrics of the averaged weights. Returns (progress, whether they are the best so far).
+
+        Without validation data the newest are taken for the best.
+        """
+        if self.data.validation is None:
+            self._keep(state, {"step": step})
+            return dataclasses.replace(progress, best_step=step), True
         began, compiled = time.perf_counter(), compilation.count(prediction.compiled)
         predictor = self.trainer.predictor(state)
         evaluation = evaluate(predictor, self.data.validation, self.data.capacity)
@@ -317,11 +356,15 @@ class Loop:
         metrics = {f"validation_{k}": float(v) for k, v in evaluation.metrics().items() if v is not None}
         self._record(step, {**metrics, "validation_loss": value, "validation_best": float(improved)})
         if improved:
-            summary, model = {"step": step, "validation_loss": value}, self.trainer.model(state)
-            if self.primary:
-                bundle.save(self.folder / bundle.MODEL_FILE, model, summary, self.data.data_hash)
+            self._keep(state, {"step": step, "validation_loss": value})
             return dataclasses.replace(progress, best_step=step, best_loss=value, since_best=0), True
         return dataclasses.replace(progress, since_best=progress.since_best + 1), False
+
+    def _keep(self, state: TrainState, summary: dict[str, Any]) -> None:
+        """Write the model file."""
+        model = self.trainer.model(state)
+        if self.primary:
+            bundle.save(self.folder / bundle.MODEL_FILE, model, summary, self.data.data_hash)
 
     def _save(self, state: TrainState, progress: Progress) -> None:
         about = {

@@ -33,7 +33,7 @@ from janus_jax.train.config import TrainConfig
 from janus_jax.train.console import Console
 from janus_jax.train.evaluate import evaluate
 from janus_jax.train.interruption import Interruption
-from janus_jax.train.loop import Loop, Outcome, Progress, make_trainer, tuned
+from janus_jax.train.loop import Loop, Outcome, Progress, check_budget, make_trainer, tuned
 from janus_jax.train.prepare import Prepared, prepare
 from janus_jax.train.state import Trainer
 from janus_jax.train.trackers import Csv, JsonLines, TensorBoard, Tracker, WeightsAndBiases, read_rows
@@ -83,6 +83,8 @@ def run(config: TrainConfig, *, tune: bool = False) -> RunResult:
     found = None
     if tune:
         trainer, config, found = tuned(config, prepared, trainer)
+    else:
+        check_budget(config, prepared, trainer)
 
     def fill(partial: Path, folder: Path) -> None:
         if config.start_from is not None:  # the run must not change if that file does

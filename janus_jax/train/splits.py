@@ -90,11 +90,14 @@ def _split(data: DataConfig, read: dict[str, tuple[Source, Summary]], seed: int,
         for k, name in enumerate([*held, "train"]):
             parts[name] = dataclasses.replace(whole, indices=whole.indices[assigned == k])
     for name in ("train", "validation"):
-        if not len(parts[name].indices):
+        if name in parts and not len(parts[name].indices):
             raise ConfigError(f"data.{name}: no structure is left in it; it needs at least one.")
-    rows = parts["validation"].records
-    if not (np.isfinite(rows["energy"]) | (rows["forces"] > 0)).any():
-        raise DataError("data.validation: no frame has an energy or forces, so no model could be chosen by it.")
+    if "validation" in parts:
+        rows = parts["validation"].records
+        if not (np.isfinite(rows["energy"]) | (rows["forces"] > 0)).any():
+            raise DataError("data.validation: no frame has an energy or forces, so no model could be chosen by it.")
+    else:
+        notes.append("no validation (data.validation is null): the model is that of the last step, whatever its errors")
     for name, part in parts.items():
         rows = part.records
         counts = {"energy": np.isfinite(rows["energy"]), "forces": rows["forces"] > 0}
