@@ -16,8 +16,8 @@ from janus_jax.errors import MeshError
 from janus_jax.runtime.lifeline import Lifeline
 
 COORDINATOR, COUNT, NUMBER = "JANUS_JAX_COORDINATOR", "JANUS_JAX_PROCESSES", "JANUS_JAX_PROCESS"
-HEARTBEAT_SECONDS = 20
-"""A process that has not been heard of for so long is taken for dead, and the others stop."""
+HEARTBEAT_SECONDS = 100
+"""JAX's own, which ends in a stack of C++: long enough for the lifeline to say what happened first."""
 CLUSTERS = {"SLURM_STEP_NUM_TASKS": "SLURM_STEP_NODELIST", "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_SIZE"}
 """Variables with the number of processes, and what must be there for JAX to find them: srun's, not sbatch's."""
 _lines: list[Lifeline] = []
