@@ -80,7 +80,7 @@ class Lifeline:
                 while word == ALIVE:
                     word = connection.recv(1)
                 if word == GONE:
-                    other = int.from_bytes(connection.recv(4), "big")
+                    how, other = "has ended or does not answer", int.from_bytes(connection.recv(4), "big")
             except TimeoutError:
                 how, word = f"has not been heard of for {self.silence:g} s", b""
             except OSError:
