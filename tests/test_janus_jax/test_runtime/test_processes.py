@@ -166,10 +166,7 @@ def test_lifelines_name_who_goes_or_falls_silent():
         lines: list = [None] * 4
 
         def hold(number, agree=agree, lines=lines, gone=gone, silence=1.0 if "heard" in how else 60.0):
-            def lost(other, why):
-                gone.append((number, other, why))
-
-            lines[number] = Lifeline(number, 4, agree, lost, silence=silence)
+            lines[number] = Lifeline(number, 4, agree, lambda *who: gone.append((number, *who)), silence=silence)
 
         threads = [threading.Thread(target=hold, args=(number,)) for number in range(4)]
         for thread in threads:
