@@ -1,5 +1,6 @@
 """A run folder is usable at every moment: the process is stopped at each of its writes, and the disk is full at one."""
 
+import dataclasses
 import resource
 import subprocess
 import sys
@@ -111,7 +112,7 @@ def disks(kind, folder):
 def large(step):
     found = state(step)
     wide = jax.tree.map(lambda a: jax.numpy.asarray(np.random.default_rng(1).normal(size=(400, 400))), found.params)
-    return found.replace(params=wide)
+    return dataclasses.replace(found, params=wide)
 
 
 @pytest.mark.parametrize("kind", ["limit", "mounted"])
