@@ -64,7 +64,11 @@ def stopped_at_each(writes, folder, work):
 @pytest.fixture
 def quick(monkeypatch):
     """Up to the first step, which is not made."""
-    monkeypatch.setattr(run, "_go", lambda config, prepared, folder, began, trainer: config)
+
+    def go(config, prepared, folder, began, trainer):
+        return run.RunResult(folder, prepared.model, {"config": config})
+
+    monkeypatch.setattr(run, "_go", go)
 
 
 def test_a_new_folder_is_whole_or_not_there(tiny, files, tmp_path, writes, quick, monkeypatch):
@@ -76,7 +80,7 @@ def test_a_new_folder_is_whole_or_not_there(tiny, files, tmp_path, writes, quick
     monkeypatch.setattr(run, "prepare", lambda _: prepared)
     for _ in stopped_at_each(writes, tmp_path / "runs", lambda: run.run(config)):
         for folder in (tmp_path / "runs").glob("run*"):
-            assert run.resume(folder).start_from == str(folder / "start.janus")
+            assert run.resume(folder).figures["config"].start_from == str(folder / "start.janus")
     assert (tmp_path / "runs" / "run" / "config.yaml").exists()
 
 
@@ -89,7 +93,7 @@ def test_a_changed_layout_is_resumed_whenever_it_was_stopped(tiny, tmp_path, wri
     folder = tmp_path / "run"
     change = ["pipeline.schedule=1f1b_2nd"]
     for _ in stopped_at_each(writes, folder, lambda: run.resume(folder, change)):
-        assert run.resume(folder).pipeline.schedule in ("split", "1f1b_2nd")
+        assert run.resume(folder).figures["config"].pipeline.schedule in ("split", "1f1b_2nd")
         kept = (folder / "schedule.txt").read_text()
         wanted = run.read_config(folder / "config.yaml", []).pipeline.schedule
         assert kept.split()[1].startswith(wanted.split("_")[0]), kept[:80]
