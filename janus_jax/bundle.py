@@ -16,7 +16,7 @@ from ase.data import chemical_symbols
 from flax import nnx
 from numpy.typing import DTypeLike
 
-from janus_jax import __version__
+from janus_jax import __version__, storage
 from janus_jax.errors import ModelFileError
 from janus_jax.models import POTENTIALS, convert
 from janus_jax.models.potential import Potential
@@ -55,6 +55,9 @@ def save(
     Args:
         summary: free-form JSON about its training.
         data_hash: of the data it was trained on.
+
+    Raises:
+        DiskFullError: no room; a file that was there is left as it was.
     """
     elements = [chemical_symbols[number] for number, _ in model.references]
     header = {
@@ -70,11 +73,10 @@ def save(
         "versions": {"janus-jax": __version__} | {name: version(name) for name in ("jax", "flax", "numpy")},
         "summary": summary or {},
     }
-    temporary = Path(f"{path}.partial")
-    with open(temporary, "wb") as file:
-        arrays = {HEADER: np.array(json.dumps(header)), **convert.save_state(model)}
+    arrays = {HEADER: np.array(json.dumps(header)), **convert.save_state(model)}
+    need = sum(np.asarray(array).nbytes for array in arrays.values())
+    with storage.room_for(Path(path), need), storage.replacing(Path(path)) as file:
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
-    temporary.replace(path)
 
 
 def find(path: str | os.PathLike) -> Path:

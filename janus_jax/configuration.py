@@ -29,9 +29,9 @@ UNION_MEMBER = re.compile(r"^(str|int|float|bool|(tuple|list|dict|literal|constr
 
 
 class Section(BaseModel):
-    """Base of all sections: immutable, unknown keys refused, attribute docstrings kept for templates."""
+    """Base of all sections: immutable, unknown keys and numbers that are not finite refused, docstrings kept."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
     def __hash__(self) -> int:
         """Mappings hash as their items, so that every configuration is hashable."""

@@ -7,7 +7,6 @@ as at the start of a run), and the run goes on to rounding.
 """
 
 import dataclasses
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from janus_jax.errors import CheckpointError
+from janus_jax import storage
 from janus_jax.models.potential import Potential
-from janus_jax.runtime import multihost
-from janus_jax.train.checkpoint import read
+from janus_jax.train import items
 from md.config import EngineConfig
 from md.layout import AXIS, Layout, lists_of, rows_by_id
 from partition.capacity import Capacity
 from partition.layout import Cut
 from partition.transport import Transport
-
-log = logging.getLogger(__name__)
 
 FORMAT = 1
 FOLDER = "checkpoints"
@@ -71,10 +67,6 @@ def capacity_of(about: dict[str, Any]) -> tuple[Capacity, Transport]:
     return capacity, Transport(about["kind"], AXIS, about["ranks"], tuples(about["sources"]))
 
 
-class NewerFormatError(CheckpointError):
-    """A checkpoint that can be read, but not by this version."""
-
-
 class Checkpoints:
     """The checkpoints below a run's folder: the last two are kept."""
 
@@ -84,54 +76,41 @@ class Checkpoints:
         self.manager = ocp.CheckpointManager(self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=2))
 
     def save(self, step: int, arrays: dict[str, jax.Array], about: dict[str, Any]) -> None:
-        """Start writing; `about` has ranks and rows of the cut."""
+        """Write; `about` has ranks and rows of the cut."""
         if step in self.written:
             return
         self.written.add(step)
-        if step in self.manager.all_steps():  # of a run that went another way, or unreadable
-            self._move_aside(step)
+        if step in items.steps(self.folder):  # of a run that went another way, or unreadable
+            items.move_aside(self.folder, step)
+            self.manager.reload()
         total = about["ranks"] * about["rows"]
         shapes = {n: [list(a.shape), str(a.dtype), a.ndim > 0 and a.shape[0] == total] for n, a in arrays.items()}
+        described = {"format": FORMAT, "shapes": shapes, "sums": items.sums(arrays), **about}
         contents = ocp.args.Composite(
             arrays=ocp.args.StandardSave(arrays),  # type: ignore[call-arg]
-            about=ocp.args.JsonSave({"format": FORMAT, "shapes": shapes, **about}),  # type: ignore[call-arg]
+            about=ocp.args.JsonSave(items.seal(described)),  # type: ignore[call-arg]
         )
-        self.manager.save(step, args=contents, force=True)
+        with storage.room_for(self.folder, sum(array.nbytes for array in arrays.values())):
+            self.manager.save(step, args=contents, force=True)
+            self.manager.wait_until_finished()
 
     def load(self, devices: int) -> Saved:
-        """The newest checkpoint that can be read, for so many devices.
+        """The newest checkpoint that can be read, for so many devices; later ones are moved aside.
 
         Raises:
             CheckpointError: there is none, or it is of a newer version.
         """
-        steps = sorted(self.manager.all_steps())
-        if not steps:
-            raise CheckpointError(self.folder, "holds no checkpoint, so there is nothing to go on from")
-        for step in reversed(steps):
-            try:
-                saved = self._read(step, devices)
-                self.written.add(step)
-                return saved
-            except CheckpointError as error:
-                if step == steps[0] or jax.process_count() > 1 or isinstance(error, NewerFormatError):
-                    raise
-                log.warning("%s It is moved aside; the one before is tried.", error)
-                self._move_aside(step)
-        raise AssertionError("unreachable")
-
-    def _move_aside(self, step: int) -> None:
-        """Make room for a checkpoint of the same step without losing what is there."""
-        if multihost.primary():
-            aside = next(p for k in range(1000) if not (p := self.folder / f"{step}.aside{k or ''}").exists())
-            (self.folder / str(step)).rename(aside)
-        multihost.wait_for_all(f"checkpoint {step}")
-        self.manager.reload()
+        saved, unreadable = items.newest(self.folder, lambda step: self._read(step, devices))
+        for step in unreadable:
+            items.move_aside(self.folder, step)
+        if unreadable:
+            self.manager.reload()
+        self.written.add(saved.about["step"])
+        return saved
 
     def _read(self, step: int, devices: int) -> Saved:
         where = self.folder / str(step)
-        about = read(self.manager, where, step, about=ocp.args.JsonRestore())["about"]
-        if about.get("format", FORMAT + 1) > FORMAT:
-            raise NewerFormatError(where, f"written by a newer version (format {about.get('format')})")
+        about = items.read_about(where, FORMAT)
         mesh = jax.sharding.Mesh(np.array(jax.devices()[:devices]), (AXIS,))
         same = devices == about["ranks"]
 
@@ -142,8 +121,7 @@ class Checkpoints:
             name: jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtype), sharding=place(rows))
             for name, (shape, dtype, rows) in about["shapes"].items()
         }
-        arrays = read(self.manager, where, step, arrays=ocp.args.StandardRestore(like))["arrays"]  # type: ignore[call-arg]
-        return Saved(arrays, about)
+        return Saved(items.read_arrays(where, "arrays", like, about.get("sums")), about)
 
     def close(self) -> None:
         """Wait for what is being written."""

@@ -6,6 +6,7 @@ Frames pass through the host of process 0, so trajectories are for systems whose
 import contextlib
 import math
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ from ase import Atoms
 
 from janus_jax import configuration
 from janus_jax.errors import ConfigError, DynamicsError
+from janus_jax.lock import Hold
 from janus_jax.models.potential import Potential
 from janus_jax.runtime import multihost
+from janus_jax.train import items
+from janus_jax.train.interruption import agreed
 from md import figures, report, restart, resume
 from md.config import EngineConfig, OutputConfig
 from md.engine import Engine
@@ -44,6 +48,7 @@ class Simulation:
     Raises:
         ConfigError: a bad option, or a folder with a run in it.
         CheckpointError: nothing to go on from.
+        RunInUseError: another process is at the run in `folder`.
         DynamicsError, UnknownElementError: as `Engine`.
     """
 
@@ -67,6 +72,10 @@ class Simulation:
                 raise ConfigError(
                     f"{self.folder} holds a run already ({', '.join(there)}); give another folder, or resume it"
                 )
+        if self.folder:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            weakref.finalize(self, Hold(self.folder).release)
+            items.clear_unfinished(self.folder / restart.FOLDER)
         self._checkpoints = restart.Checkpoints(self.folder) if self.folder else None
         saved = None
         if resume:
@@ -124,7 +133,7 @@ class Simulation:
 
         Args:
             progress: called with each reading.
-            stop: asked now and then whether and why to end early; what process 0 says holds for all.
+            stop: asked now and then whether and why to end early; what one process says holds for all.
         """
         try:
             why = self._run(self.engine.step + steps, progress, stop)
@@ -149,7 +158,7 @@ class Simulation:
                 self.timed += engine.step - first
             self._warm = True
             self._write(progress)
-            why = "converged" if self.converged else multihost.text_of_primary(stop() or "") or None
+            why = "converged" if self.converged else agreed(stop())
         return why
 
     def _save(self) -> None:
@@ -225,7 +234,6 @@ class Simulation:
         arrays, about = resume.state(self.engine)
         about |= {"sampler": self.sampler.state(), "sizes": self._files.sizes() if self._files else {}}
         self._checkpoints.save(self.engine.step, arrays, about)
-        self._checkpoints.manager.wait_until_finished()
 
     def report(self, results: dict[str, Any]) -> None:
         """Write what `figures` gave as results.json, distributions.npz and report.html into the folder."""

@@ -98,7 +98,9 @@ def estimate(system: Atoms, cut: Cut, settings: Settings, rows: int) -> Capacity
         chunk=room(density * (2 * reach + chunk) ** 3),
         degree=room(max(edges)),
         local=tuple(room(rows * n, 1.1, rows * everything) for n in edges),
-        remote=tuple(room(rows * n * remote, 1.2, rows * everything) for n in edges) if ranks > 1 else (8,) * len(edges),
+        remote=tuple(room(rows * n * remote, 1.2, rows * everything) for n in edges)
+        if ranks > 1
+        else (8,) * len(edges),
         halo=((room(shell),) if transport.kind == "ragged" else sent,) * len(edges),
     )
 

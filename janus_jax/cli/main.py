@@ -225,12 +225,23 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+def check_numbers(arguments: argparse.Namespace) -> None:
+    """Options that take a fraction, a length, a time or a memory: none means anything below 0, infinite or NaN."""
+    from janus_jax.errors import ConfigError
+
+    for name, given in vars(arguments).items():
+        for value in given if isinstance(given, list) else [given]:
+            if isinstance(value, float) and not 0 <= value < float("inf"):
+                raise ConfigError(f"--{name.replace('_', '-')} is {value:g}; it must be a finite number, not below 0.")
+
+
 def main(argv: list[str] | None = None) -> int:
     arguments = parse(argv)
     module = importlib.import_module(f"janus_jax.cli.{arguments.module}")
     from janus_jax.errors import JanusError
 
     try:
+        check_numbers(arguments)
         figures = module.run(arguments)
     except JanusError as error:
         if arguments.debug:

@@ -20,6 +20,8 @@ def numbers(text: str | None) -> dict[str, float]:
             equals = ""
         if not equals:
             raise ScheduleError(f"{word!r} is not of the form FE=1; give times as FE=1,FF=1.43,BF=3.12,BE=1.66")
+        if not 0 <= result[key.strip()] < float("inf"):
+            raise ScheduleError(f"{word.strip()}: must be a finite number, not below 0")
     return result
 
 
@@ -34,8 +36,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     else:
         phases = numbers(arguments.times) or dict(PAPER["UMA-1.2B"])
     times = PhaseTimes(phases, numbers(arguments.split))
-    if arguments.transfer < 0:
-        raise ScheduleError(f"--transfer is {arguments.transfer}; it cannot be negative")
     return {"show": _show, "compare": _compare, "tune": _tune}[arguments.action](arguments, times)
 
 

@@ -38,6 +38,6 @@ class PipelineConfig(Section):
     """Blocks of each stage; null: balanced by estimated cost."""
     memory: Memory = Memory()
     device_memory_gib: PositiveFloat | None = None
-    """What --tune may let micro-batches keep on a device; null: most of what is free, without limit on CPUs."""
+    """What micro-batches may keep on a device; null: with --tune most of what is free, without limit on CPUs."""
     timeline: bool = False
     """Write the measured timeline of an early step beside the simulated one into the run folder."""

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 import traceback
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +16,8 @@ from janus_jax.errors import MeshError
 from janus_jax.runtime.lifeline import Lifeline
 
 COORDINATOR, COUNT, NUMBER = "JANUS_JAX_COORDINATOR", "JANUS_JAX_PROCESSES", "JANUS_JAX_PROCESS"
-HEARTBEAT_SECONDS = 20
-"""A process that has not been heard of for so long is taken for dead, and the others stop."""
+HEARTBEAT_SECONDS = 100
+"""JAX's own, which ends in a stack of C++: long enough for the lifeline to say what happened first."""
 CLUSTERS = {"SLURM_STEP_NUM_TASKS": "SLURM_STEP_NODELIST", "OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_SIZE"}
 """Variables with the number of processes, and what must be there for JAX to find them: srun's, not sbatch's."""
 _lines: list[Lifeline] = []
@@ -54,6 +55,8 @@ def start(devices: int) -> None:
                 "local_device_ids": list(range(number * share, (number + 1) * share)),
                 "cluster_detection_method": "deactivate",
             }  # fmt: skip
+        # its handler would swallow a SIGTERM that comes before the run has its own
+        jax.config.update("jax_enable_preemption_service", False)
         jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS, **here)
         host = os.environ[COORDINATOR].rpartition(":")[0] if COORDINATOR in os.environ else None
         line = Lifeline(jax.process_index(), count, text_of_primary, host=host)
@@ -103,14 +106,40 @@ def largest(value: int) -> int:
     return int(np.max(multihost_utils.process_allgather(np.int32(value))))
 
 
+def summed(values: np.ndarray) -> np.ndarray:
+    """The sum over processes of unsigned 64-bit numbers, modulo 2**64."""
+    if _alone():
+        return values
+    from jax.experimental import multihost_utils
+
+    gathered = np.asarray(multihost_utils.process_allgather(values.view(np.uint32)))  # as they survive without x64
+    return gathered.view(np.uint64).sum(0, dtype=np.uint64)
+
+
 def text_of_primary(text: str) -> str:
     """What process 0 gives, everywhere."""
     if _alone():
         return text
     from jax.experimental import multihost_utils
 
-    letters = np.frombuffer(text.encode().ljust(4096, b"\0"), np.uint8)
-    return bytes(np.asarray(multihost_utils.broadcast_one_to_all(letters))).rstrip(b"\0").decode()
+    return _text(multihost_utils.broadcast_one_to_all(_letters(text, 4096)))
+
+
+def texts(text: str) -> list[str]:
+    """The short texts that processes give, by process."""
+    if _alone():
+        return [text]
+    from jax.experimental import multihost_utils
+
+    return [_text(row) for row in multihost_utils.process_allgather(_letters(text, 256))]
+
+
+def _letters(text: str, room: int) -> np.ndarray:
+    return np.frombuffer(text.encode()[:room].ljust(room, b"\0"), np.uint8)
+
+
+def _text(letters: Any) -> str:
+    return bytes(np.asarray(letters, np.uint8)).rstrip(b"\0").decode(errors="ignore")
 
 
 def known(values: np.ndarray) -> np.ndarray:

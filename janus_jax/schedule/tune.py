@@ -41,6 +41,16 @@ class Choice:
     fits: bool
 
 
+class NothingFitsError(ScheduleError):
+    """No value fits into the budget; `least` needs the least memory, in the unit of the sizes."""
+
+    def __init__(self, name: str, budget: float, least: Choice):
+        self.least = least
+        super().__init__(
+            f"nothing fits into {budget:g}; {name} needs the least with {OPTION[name]} {least.value}: {least.memory:g}"
+        )
+
+
 def tune(
     name: str,
     stages: int,
@@ -60,7 +70,8 @@ def tune(
         sizes: memory each phase keeps, by operation; or `Sizes`.
 
     Raises:
-        ScheduleError: the schedule has nothing to tune, or nothing fits; says what the smallest needs.
+        ScheduleError: the schedule has nothing to tune.
+        NothingFitsError: says what the smallest needs.
     """
     option(name)
     tried = []
@@ -71,7 +82,7 @@ def tune(
     fitting = [choice for choice in tried if choice.fits]
     if not fitting:
         least = min(tried, key=lambda choice: choice.memory)
-        raise ScheduleError(f"nothing fits into {budget:g}; {name} with {least.value} needs {least.memory:g}")
+        raise NothingFitsError(name, budget or 0.0, least)
     return min(fitting, key=lambda choice: (choice.makespan, choice.memory)), tried
 
 

@@ -2,12 +2,11 @@
 
 A checkpoint holds the whole `TrainState` (raw and averaged parameters, optimizer with its schedule's
 count, step) and, as JSON, the progress of the run (position in the data, best so far), the resolved
-configuration and a hash of the data. There is no other random state: what epoch n draws depends on
-the seed and n alone.
+configuration, a hash of the data, and sums by which damage is noticed. There is no other
+random state: what epoch n draws depends on the seed and n alone.
 """
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,11 @@ import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from janus_jax.errors import CheckpointError
+from janus_jax import storage
+from janus_jax.train import items
 from janus_jax.train.state import TrainState
 
-log = logging.getLogger(__name__)
-
 FORMAT = 2
-METRIC = "validation"
 
 
 def _from_1(about: dict[str, Any]) -> dict[str, Any]:
@@ -82,23 +79,6 @@ def _elsewhere(arg: Any) -> jax.Array:
     return jax.make_array_from_single_device_arrays(arg.global_shape, arg.sharding, [], dtype=arg.dtype)
 
 
-def read(manager: ocp.CheckpointManager, where: Path, step: int, **contents) -> Any:
-    """Parts of a checkpoint.
-
-    Raises:
-        CheckpointError: naming `where`; whatever Orbax found.
-    """
-    try:
-        return manager.restore(step, args=ocp.args.Composite(**contents))
-    except Exception as error:
-        text = str(error).splitlines()[0][:200] if str(error) else ""
-        raise CheckpointError(where, f"cannot be read ({type(error).__name__}: {text})") from error
-
-
-def _metric(metrics: dict[str, float]) -> float:
-    return metrics.get(METRIC, math.inf)
-
-
 class Checkpoints(checkpoint_managers.PreservationPolicy):
     """The checkpoints below `folder`, by step.
 
@@ -107,41 +87,42 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
     """
 
     def __init__(self, folder: str | Path, keep_every: int | None = None):
-        self.keep_every, self.unreadable = keep_every, set()
-        options = ocp.CheckpointManagerOptions(preservation_policy=self, best_fn=_metric, best_mode="min")
+        self.keep_every, self.unreadable, self.size = keep_every, set[int](), 0
+        self.bests: dict[int, int] = {}
+        """Of a checkpoint, the step of the best validation up to then."""
         self.folder = Path(folder).absolute()
         if jax.process_count() > 1:
             logging.getLogger("absl").setLevel(logging.ERROR)  # that a handler is replaced is meant
             ocp.type_handlers.register_type_handler(jax.Array, _PartsHandler(primary_host=None), override=True)
-        self.manager = ocp.CheckpointManager(self.folder, options=options)
+        self.manager = ocp.CheckpointManager(
+            self.folder, options=ocp.CheckpointManagerOptions(preservation_policy=self)
+        )
 
-    def save(self, state: TrainState, best: float | None, about: dict[str, Any]) -> None:
-        """Start writing; `best` is the validation loss if it is the smallest so far, else None."""
+    def save(self, state: TrainState, about: dict[str, Any]) -> None:
+        """Start writing; `about` holds the progress of the run, which names the best step so far."""
         step = int(state.step)
-        if step in self.unreadable:
-            self._move_aside(step)
-        if step in self.manager.all_steps():
-            return
+        if step in self.steps():
+            if step in self.manager.all_steps() and step not in self.unreadable:
+                return
+            items.move_aside(self.folder, step)
+            self.unreadable.discard(step)
+            self.manager.reload()
+        self.bests[step] = about["progress"].get("best_step", 0)
+        described = {"format": FORMAT, "sums": items.sums(state), **about}
         contents = ocp.args.Composite(
             state=ocp.args.StandardSave(state),  # type: ignore[call-arg]
-            about=ocp.args.JsonSave({"format": FORMAT, **about}),  # type: ignore[call-arg]
+            about=ocp.args.JsonSave(items.seal(described)),  # type: ignore[call-arg]
         )
         # Forced: a damaged or foreign checkpoint of a later step must not keep this one from being written.
-        self.manager.save(step, args=contents, metrics={METRIC: math.inf if best is None else best}, force=True)
+        self.size = sum(array.nbytes for array in jax.tree.leaves(state))
+        with storage.room_for(self.folder, self.size):  # also of the one before, which was written in the background
+            self.manager.save(step, args=contents, force=True)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """Orbax's question which to keep: what cannot be read, the newest two, the best, every n-th."""
-        good = [c for c in checkpoints if c.step not in self.unreadable]
-        kept = {c.step for c in good[-2:]} | self.unreadable
-        if good:
-            kept.add(min(good, key=lambda c: (_metric(c.metrics or {}), -c.step)).step)
+        """Orbax's question which to keep: what cannot be read, the newest two with their best, every n-th."""
+        newest = [c.step for c in checkpoints if c.step not in self.unreadable][-2:]
+        kept = {*newest, *(self.bests.get(step, 0) for step in newest), *self.unreadable}
         return [c.step in kept or bool(self.keep_every and c.step % self.keep_every == 0) for c in checkpoints]
-
-    def _move_aside(self, step: int) -> None:
-        """Make room for a checkpoint of the same step without losing what is there."""
-        (self.folder / str(step)).rename(self.folder / f"{step}.unreadable")
-        self.unreadable.discard(step)
-        self.manager.reload()
 
     def about(self, step: int) -> dict[str, Any]:
         """The description of a checkpoint, in the present format.
@@ -149,12 +130,7 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
         Raises:
             CheckpointError: damaged, or not one of ours.
         """
-        about = self._restore(step, about=ocp.args.JsonRestore())["about"]
-        if not isinstance(about, dict) or not isinstance(about.get("format"), int):
-            raise CheckpointError(self.folder / str(step), "not a checkpoint of janus-jax")
-        if about["format"] > FORMAT:
-            reason = f"written by a newer version (format {about['format']}, this one reads up to {FORMAT})"
-            raise CheckpointError(self.folder / str(step), reason)
+        about = items.read_about(self.folder / str(step), FORMAT)
         while about["format"] < FORMAT:
             about = MIGRATIONS[about["format"]](about)
         return about
@@ -165,11 +141,14 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
         Raises:
             CheckpointError: damaged, or of another model.
         """
-        shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        return self._restore(step, state=ocp.args.StandardRestore(shapes))["state"]  # type: ignore[call-arg]
+        return self._both(step, like)[0]
 
-    def _restore(self, step: int, **contents) -> Any:
-        return read(self.manager, self.folder / str(step), step, **contents)
+    def _both(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        about = self.about(step)
+        shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        state = items.read_arrays(self.folder / str(step), "state", shapes, about.get("sums"))
+        self.bests[step] = about["progress"].get("best_step", 0)
+        return state, about
 
     def restore(self, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """State and description of the newest checkpoint that can be read.
@@ -179,25 +158,21 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
         Raises:
             CheckpointError: no checkpoint can be read.
         """
-        for newest in reversed(self.steps()):
-            try:
-                return self.state(newest, like), self.about(newest)
-            except CheckpointError as error:
-                if jax.process_count() > 1:  # the others may have read it; all must go on from the same one
-                    hint = f"{error} Move it away to go on from the one before"
-                    raise CheckpointError(self.folder / str(newest), hint) from error
-                log.warning("%s It is left as it is; the one before is tried.", error)
-                self.unreadable.add(newest)
-        raise CheckpointError(self.folder, "holds no checkpoint that can be read, so there is nothing to go on from")
+        found, unreadable = items.newest(self.folder, lambda step: self._both(step, like))
+        self.unreadable.update(unreadable)
+        return found
 
     def steps(self) -> list[int]:
-        return sorted(self.manager.all_steps())
+        return items.steps(self.folder)
 
     def best(self) -> int | None:
-        """Step of the checkpoint with the smallest validation loss."""
-        return self.manager.best_step()
+        """Step of the checkpoint with the smallest validation loss; None: it is not there."""
+        about, _ = items.newest(self.folder, self.about)
+        best = about["progress"].get("best_step", 0)
+        return best if best in self.steps() else None
 
     def close(self) -> None:
         """Wait for what is being written."""
-        self.manager.wait_until_finished()
-        self.manager.close()
+        with storage.room_for(self.folder, self.size):
+            self.manager.wait_until_finished()
+            self.manager.close()

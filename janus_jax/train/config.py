@@ -28,8 +28,8 @@ class DataConfig(Section):
 
     train: Sources = WATER
     """Where training structures come from."""
-    validation: Sources | Fraction = "water:validation"
-    """A source, or the fraction of train to hold out (0.1 for data of your own)."""
+    validation: Sources | Fraction | None = "water:validation"
+    """A source, the fraction of train to hold out (0.1 for data of your own), or null: the last weights are kept."""
     test: Sources | Fraction | None = "water:test"
     """A source, a fraction of train, or null."""
     labels: LabelConfig = LabelConfig()
@@ -115,6 +115,12 @@ class TrainConfig(Section):
     tracking: TrackingConfig = TrackingConfig()
     seed: NonNegativeInt = 0
     precision: Literal["float32", "float64"] = "float32"
+
+    @model_validator(mode="after")
+    def _patience_needs_validation(self) -> "TrainConfig":
+        if self.patience is not None and self.data.validation is None:
+            raise ValueError("patience counts validations, and data.validation is null; change one of them")
+        return self
 
 
 def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> TrainConfig:

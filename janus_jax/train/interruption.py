@@ -1,8 +1,18 @@
-"""Stop a run between two steps: on SIGTERM, on the first Ctrl-C, or at a time limit."""
+"""Stop a run between two steps: on SIGTERM, on the first Ctrl-C, or at a time limit; all its processes at the same."""
 
 import signal
 import threading
 import time
+
+from janus_jax.runtime import multihost
+
+GRAVITY = ("time limit", "SIGTERM", "SIGINT")
+
+
+def agreed(reason: str | None) -> str | None:
+    """Why to stop, the same in all processes, which must all ask: the gravest reason that one of them has."""
+    reasons = [text for text in multihost.texts(reason or "") if text]
+    return max(reasons, key=lambda text: GRAVITY.index(text) if text in GRAVITY else -1, default=None)
 
 
 class Interruption:

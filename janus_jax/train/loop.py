@@ -12,7 +12,7 @@ import numpy as np
 
 from janus_jax import bundle, compilation, prediction
 from janus_jax.data.loader import GlobalBatch, Position, stream
-from janus_jax.errors import CheckpointError, ConfigError, TrainingError, listed
+from janus_jax.errors import CheckpointError, ConfigError, JanusError, ModelFileError, TrainingError, listed
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import Predictor
 from janus_jax.runtime import multihost
@@ -20,13 +20,14 @@ from janus_jax.runtime import tune as tuning
 from janus_jax.runtime.profile import Recorder
 from janus_jax.runtime.trainer import PipelineTrainer
 from janus_jax.schedule import Schedule, chrome_trace, simulate, svg
-from janus_jax.schedule.tune import option
-from janus_jax.train import optimizer
+from janus_jax.schedule.times import TYPICAL
+from janus_jax.schedule.tune import NothingFitsError, option
+from janus_jax.train import items, optimizer
 from janus_jax.train.checkpoint import Checkpoints
 from janus_jax.train.config import TrainConfig
 from janus_jax.train.console import Console
 from janus_jax.train.evaluate import evaluate
-from janus_jax.train.interruption import Interruption
+from janus_jax.train.interruption import Interruption, agreed
 from janus_jax.train.prepare import Prepared
 from janus_jax.train.state import Trainer, TrainState
 from janus_jax.train.trackers import JsonLines, Nowhere, Tracker
@@ -81,14 +82,6 @@ class Outcome:
     """There is nothing more to do."""
 
 
-REASONS = (None, "time limit", "SIGTERM", "SIGINT")
-
-
-def agreed(reason: str | None) -> str | None:
-    """Why to stop, the same in all processes: the gravest reason that one of them has."""
-    return REASONS[multihost.largest(REASONS.index(reason))]
-
-
 def make_trainer(config: TrainConfig, model: Potential, schedule: Schedule | None = None) -> Trainer | PipelineTrainer:
     """What runs the steps: one device, or a grid of them.
 
@@ -116,10 +109,42 @@ def tuned(
     batches.close()  # pyright: ignore[reportAttributeAccessIssue]
     state = trainer.init(prepared.model)
     budget = tuning.free_bytes(trainer, state) if given is None else given * 2**30
-    trainer, figures = tuning.tune(trainer, state, batch.micro_batches, batch.counts, name, budget)
+    try:
+        trainer, figures = tuning.tune(trainer, state, batch.micro_batches, batch.counts, name, budget)
+    except NothingFitsError as error:
+        least, key = error.least, "pipeline.device_memory_gib"
+        of = (
+            f"{key}={given:g}"
+            if given is not None
+            else f"{(budget or 0) / 2**30:.3g} GiB that are free ({key} sets it)"
+        )
+        raise ConfigError(
+            f"{of}: micro-batches do not fit; {name} needs the least with {option(name)} {least.value}, "
+            f"{least.memory / 2**30:.3g} GiB on a device. Raise {key}, or lower batch.atoms."
+        ) from error
     chosen = option(name)
     pipeline = config.pipeline.model_copy(update={chosen: figures[chosen]})
     return trainer, config.model_copy(update={"pipeline": pipeline}), figures
+
+
+def check_budget(config: TrainConfig, prepared: Prepared, trainer: Trainer | PipelineTrainer) -> None:
+    """Whether what micro-batches leave on a device fits into `pipeline.device_memory_gib`, before anything is compiled.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    given, key = config.pipeline.device_memory_gib, "pipeline.device_memory_gib"
+    if given is None or isinstance(trainer, Trainer):
+        return
+    batches = batches_of(config, prepared, trainer, Position())
+    graph = next(graph for graph in next(batches).micro_batches if graph is not None)
+    batches.close()  # pyright: ignore[reportAttributeAccessIssue]
+    need = float(simulate(trainer.schedule, TYPICAL, sizes=trainer.sizes(graph)).peak_memory.max())
+    if need > given * 2**30:
+        raise ConfigError(
+            f"{key}={given:g}: micro-batches of {trainer.schedule.name} need {need / 2**30:.3g} GiB on a device. "
+            f"Raise {key}, lower pipeline.cap or batch.atoms, or let --tune choose."
+        )
 
 
 def batches_of(
@@ -215,7 +240,7 @@ class Loop:
                 every = config.checkpoint.every_steps
                 keep = config.checkpoint.keep_every_steps
                 if due or lost or reason or any(n and step % n == 0 for n in (every, keep)):
-                    self._save(state, progress, improved)
+                    self._save(state, progress)
                 if lost:
                     raise TrainingError(
                         f"{MAX_SKIPPED} steps in a row had no finite gradient; the last good state is in "
@@ -239,10 +264,24 @@ class Loop:
         try:
             return self.checkpoints.state(progress.best_step, state).ema
         except CheckpointError as error:
-            if jax.process_count() > 1:
-                raise
-            log.warning("%s The best weights so far are lost; the present ones take their place.", error)
-            return state.ema
+            best, where = self._best_in_model_file(progress.best_step)
+            if self.primary:
+                found = f"taken from {where}" if best else "lost; the present ones take their place"
+                log.warning("%s The best weights so far are %s.", error, found)
+            return best or state.ema
+
+    def _best_in_model_file(self, step: int):
+        """(averaged weights of the best validation in the run's model file or None, that file)."""
+        path = self.folder / bundle.MODEL_FILE
+        try:
+            with items.together(path):
+                model = bundle.load(path)
+                summary = bundle.describe(path)["summary"]
+                if step not in (summary.get("step"), summary.get("best_step")):
+                    raise ModelFileError(path, "is of another step")
+        except JanusError:
+            return None, path
+        return self.trainer.init(model).ema, path
 
     def _step(self, state: TrainState, step: int, batch: GlobalBatch, start: float, waited: float):
         """One update, logged. Returns (state, whether its gradient was finite)."""
@@ -304,7 +343,13 @@ class Loop:
         self.events.write({"step": step, "event": "skipped", "frames": names})
 
     def _validate(self, state: TrainState, step: int, progress: Progress) -> tuple[Progress, bool]:
-        """Metrics of the averaged weights. Returns (progress, whether they are the best so far)."""
+        """Metrics of the averaged weights. Returns (progress, whether they are the best so far).
+
+        Without validation data the newest are taken for the best.
+        """
+        if self.data.validation is None:
+            self._keep(state, {"step": step})
+            return dataclasses.replace(progress, best_step=step), True
         began, compiled = time.perf_counter(), compilation.count(prediction.compiled)
         predictor = self.trainer.predictor(state)
         evaluation = evaluate(predictor, self.data.validation, self.data.capacity)
@@ -315,19 +360,23 @@ class Loop:
         metrics = {f"validation_{k}": float(v) for k, v in evaluation.metrics().items() if v is not None}
         self._record(step, {**metrics, "validation_loss": value, "validation_best": float(improved)})
         if improved:
-            summary, model = {"step": step, "validation_loss": value}, self.trainer.model(state)
-            if self.primary:
-                bundle.save(self.folder / bundle.MODEL_FILE, model, summary, self.data.data_hash)
+            self._keep(state, {"step": step, "validation_loss": value})
             return dataclasses.replace(progress, best_step=step, best_loss=value, since_best=0), True
         return dataclasses.replace(progress, since_best=progress.since_best + 1), False
 
-    def _save(self, state: TrainState, progress: Progress, improved: bool) -> None:
+    def _keep(self, state: TrainState, summary: dict[str, Any]) -> None:
+        """Write the model file."""
+        model = self.trainer.model(state)
+        if self.primary:
+            bundle.save(self.folder / bundle.MODEL_FILE, model, summary, self.data.data_hash)
+
+    def _save(self, state: TrainState, progress: Progress) -> None:
         about = {
             "progress": progress.to_json(),
             "config": self.config.model_dump(mode="json"),
             "data_hash": self.data.data_hash,
         }
-        self.checkpoints.save(state, progress.best_loss if improved else None, about)
+        self.checkpoints.save(state, about)
 
     def _record(self, step: int, numbers: dict[str, float]) -> None:
         for tracker in (self.console, *self.trackers):

@@ -31,7 +31,7 @@ class Prepared:
     """The data of a run, and the model to train on them."""
 
     train: Dataset
-    validation: Dataset
+    validation: Dataset | None
     test: Dataset | None
     capacity: Capacity
     model: Potential
@@ -69,7 +69,7 @@ def prepare(config: TrainConfig) -> Prepared:
         _check(data, model)
     data_hash = digest(*(digest(p.summary.fingerprint, p.indices.tobytes().hex()) for p in parts.values()))
     return Prepared(
-        datasets["train"], datasets["validation"], datasets.get("test"), chosen, model, data_hash, tuple(notes)
+        datasets["train"], datasets.get("validation"), datasets.get("test"), chosen, model, data_hash, tuple(notes)
     )
 
 

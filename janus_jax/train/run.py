@@ -10,32 +10,35 @@ Everything a run produces is below its folder: `config.yaml` (resolved), `metric
 """
 
 import dataclasses
+import errno
 import importlib.util
 import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from janus_jax import bundle, configuration, schedule
+from janus_jax import bundle, configuration, schedule, storage
 from janus_jax.errors import ConfigError, MissingPackageError
+from janus_jax.lock import Hold
 from janus_jax.models.potential import Potential
 from janus_jax.runtime import multihost
 from janus_jax.runtime.trainer import PipelineTrainer
-from janus_jax.train import parity, plots, report, worst
+from janus_jax.train import items, parity, plots, report, worst
 from janus_jax.train.checkpoint import Checkpoints, config_from_1
 from janus_jax.train.config import TrainConfig
 from janus_jax.train.console import Console
 from janus_jax.train.evaluate import evaluate
 from janus_jax.train.interruption import Interruption
-from janus_jax.train.loop import Loop, Outcome, Progress, make_trainer, tuned
+from janus_jax.train.loop import Loop, Outcome, Progress, check_budget, make_trainer, tuned
 from janus_jax.train.prepare import Prepared, prepare
 from janus_jax.train.state import Trainer
 from janus_jax.train.trackers import Csv, JsonLines, TensorBoard, Tracker, WeightsAndBiases, read_rows
 
+CONFIG = "config.yaml"
 START_FILE = "start.janus"
 """Copy of the model that a run was started from."""
 SCHEDULE_FILE = "schedule.txt"
@@ -80,19 +83,30 @@ def run(config: TrainConfig, *, tune: bool = False) -> RunResult:
     found = None
     if tune:
         trainer, config, found = tuned(config, prepared, trainer)
-    primary = multihost.primary()
-    folder = Path(multihost.text_of_primary(str(new_folder(config.output)) if primary else ""))
-    if config.start_from is not None:  # the run must not change if that file does
-        if primary:
-            shutil.copyfile(bundle.find(config.start_from), folder / START_FILE)
-        config = config.model_copy(update={"start_from": str(folder / START_FILE), "model": prepared.model.config})
-    if primary:
-        (folder / "config.yaml").write_text(configuration.dump(config))
-        _keep_schedule(folder, trainer)
+    else:
+        check_budget(config, prepared, trainer)
+
+    def fill(partial: Path, folder: Path) -> None:
+        if config.start_from is not None:  # the run must not change if that file does
+            shutil.copyfile(bundle.find(config.start_from), partial / START_FILE)
+        storage.write_text(partial / CONFIG, configuration.dump(_placed(config, prepared, folder)))
+        _keep_schedule(partial, trainer)
         if found is not None:
-            (folder / "tune.json").write_text(json.dumps(found, indent=1) + "\n")
-    multihost.wait_for_all("the run folder")
-    return _go(config, prepared, folder, began, trainer)
+            storage.write_text(partial / "tune.json", json.dumps(found, indent=1) + "\n")
+
+    folder = Path(multihost.text_of_primary(str(new_folder(config.output, fill)) if multihost.primary() else ""))
+    hold = Hold(folder)
+    try:
+        return _go(_placed(config, prepared, folder), prepared, folder, began, trainer)
+    finally:
+        hold.release()
+
+
+def _placed(config: TrainConfig, prepared: Prepared, folder: Path) -> TrainConfig:
+    """A configuration that starts from the copy in its own folder."""
+    if config.start_from is None:
+        return config
+    return config.model_copy(update={"start_from": str(folder / START_FILE), "model": prepared.model.config})
 
 
 def resume(folder: str | Path, overrides: Sequence[str] = ()) -> RunResult:
@@ -103,33 +117,42 @@ def resume(folder: str | Path, overrides: Sequence[str] = ()) -> RunResult:
     Raises:
         ConfigError: no run there, or an override that would make it another run.
         CheckpointError: checkpoints are there, but none can be read; or the data have changed.
+        RunInUseError: another process is at it.
     """
-    path = Path(folder) / "config.yaml"
-    if not path.exists():
-        raise ConfigError(f"{folder}: no run to resume; it has no config.yaml.")
-    began = time.monotonic()
+    if not (Path(folder) / CONFIG).exists():
+        raise ConfigError(f"{folder}: no run to resume; it has no {CONFIG}.")
+    hold = Hold(folder)
+    try:
+        return _resume(Path(folder), overrides)
+    finally:
+        hold.release()
+
+
+def _resume(folder: Path, overrides: Sequence[str]) -> RunResult:
+    path, began = folder / CONFIG, time.monotonic()
     config = read_config(path, overrides)
-    if (Path(folder) / START_FILE).exists():
-        config = config.model_copy(update={"start_from": str(Path(folder) / START_FILE)})
+    if (folder / START_FILE).exists():
+        config = config.model_copy(update={"start_from": str(folder / START_FILE)})
     _check_packages(config)
     prepared = prepare(config)
-    kept = Path(folder) / SCHEDULE_FILE
+    kept = folder / SCHEDULE_FILE
     same = kept.exists() and not any(text.startswith(REMAKE) for text in overrides)
     trainer = make_trainer(config, prepared.model, schedule.from_text(kept.read_text()) if same else None)
     multihost.wait_for_all("the run folder")
-    if overrides and multihost.primary():
+    if multihost.primary():
+        if not same:  # never a schedule beside a configuration that it is not for: without one, it is made again
+            kept.unlink(missing_ok=True)
+        if overrides:
+            storage.write_text(path, configuration.dump(config))
         if not same:
-            _keep_schedule(Path(folder), trainer)
-        partial = path.with_name("config.yaml.partial")
-        partial.write_text(configuration.dump(config))
-        partial.replace(path)
-    return _go(config, prepared, Path(folder), began, trainer)
+            _keep_schedule(folder, trainer)
+    return _go(config, prepared, folder, began, trainer)
 
 
 def _keep_schedule(folder: Path, trainer: Trainer | PipelineTrainer) -> None:
     """Orders of addition are part of a run that goes on bit for bit."""
     if isinstance(trainer, PipelineTrainer):
-        (folder / SCHEDULE_FILE).write_text(schedule.to_text(trainer.schedule))
+        storage.write_text(folder / SCHEDULE_FILE, schedule.to_text(trainer.schedule))
 
 
 def _check_packages(config: TrainConfig) -> None:
@@ -150,16 +173,30 @@ def read_config(path: Path, overrides: Sequence[str]) -> TrainConfig:
     return configuration.validate(TrainConfig, configuration.override(values, overrides))
 
 
-def new_folder(wanted: str | Path) -> Path:
-    """`wanted`, or the first of wanted-2, wanted-3, ... that does not exist; created."""
+def new_folder(wanted: str | Path, fill: Callable[[Path, Path], None] = lambda partial, folder: None) -> Path:
+    """`wanted`, or the first of wanted-2, wanted-3, ... that does not exist; it appears with all that it begins with.
+
+    Args:
+        fill: writes that, given a folder beside it and the path that this will have.
+    """
     folder, count = Path(wanted), 2
-    while True:
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:
-            folder = Path(f"{wanted}-{count}")
-            count += 1
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        while True:
+            if not os.path.lexists(folder):
+                fill(partial, folder)
+                try:
+                    partial.rename(folder)
+                    return folder
+                except OSError as error:  # another run has just taken this name
+                    if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                        raise
+            folder, count = Path(f"{wanted}-{count}"), count + 1
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def _go(
@@ -172,6 +209,7 @@ def _go(
     with ExitStack() as closing:
         checkpoints = Checkpoints(folder / "checkpoints", config.checkpoint.keep_every_steps)
         closing.callback(checkpoints.close)
+        items.clear_unfinished(checkpoints.folder)
         loop = Loop(config, prepared, folder, checkpoints, trainer)
         start = [loop.restore() if checkpoints.steps() else (loop.fresh, Progress())]
         done = int(start[0][0].step)
@@ -186,9 +224,12 @@ def _go(
             closing.callback(tracker.close)
         stop = closing.enter_context(Interruption(config.checkpoint.time_limit_minutes, began))
         outcome = loop.run(*start.pop(), trackers, console, stop)
+        if outcome.stopped:
+            console.note(
+                f"stopped at step {outcome.step} ({outcome.stopped}); go on with: janus-jax train --resume {folder}"
+            )
     if outcome.stopped:
         figures = {"run": str(folder), "stopped": outcome.stopped, "step": outcome.step}
-        console.note("stopped at step {step} ({stopped}); go on with: janus-jax train --resume {run}".format(**figures))
         return RunResult(folder, outcome.model, figures)
     return _finish(config, prepared, folder, outcome)
 
@@ -244,7 +285,7 @@ def _finish(config: TrainConfig, prepared: Prepared, folder: Path, outcome: Outc
     events = read_rows(folder / "events.jsonl")
     figures["compilations"] = sum(row["event"] == "compilation" and row["what"] == "gradient" for row in events)
     bundle.save(folder / bundle.MODEL_FILE, outcome.model, figures, prepared.data_hash)
-    (folder / "results.json").write_text(json.dumps(figures, indent=1) + "\n")
+    storage.write_text(folder / "results.json", json.dumps(figures, indent=1) + "\n")
     if config.tracking.report:
         plots.learning_curves(read_rows(folder / "metrics.jsonl"), folder / "plots" / "learning_curve.png")
         report.write(folder)

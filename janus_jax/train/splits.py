@@ -96,8 +96,10 @@ def _split(data: DataConfig, read: dict[str, tuple[Source, Summary]], seed: int,
             if found:
                 log.log(logging.WARNING if found.grave else logging.INFO, "data.%s: %s", name, found.text)
     for name in ("train", "validation"):
-        if not len(parts[name].indices):
+        if name in parts and not len(parts[name].indices):
             raise ConfigError(f"data.{name}: no structure is left in it; it needs at least one.")
+    if "validation" not in parts:
+        notes.append("no validation (data.validation is null): the model is that of the last step, whatever its errors")
     for name, part in parts.items():
         rows = part.records
         counts = {"energy": np.isfinite(rows["energy"]), "forces": rows["forces"] > 0}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from janus_jax.errors import MissingPackageError
+from janus_jax.storage import write_text
 
 
 @runtime_checkable
@@ -39,7 +40,7 @@ class JsonLines:
     def __init__(self, path: Path, after: int = 0):
         if path.exists():
             rows = [json.dumps(row) + "\n" for row in read_rows(path) if row["step"] <= after]
-            _replace(path, "".join(rows))
+            write_text(path, "".join(rows))
         self.file = path.open("a", buffering=1)
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
@@ -64,12 +65,6 @@ def read_rows(path: Path) -> list[dict]:
     return rows
 
 
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
-    partial.replace(path)
-
-
 class Csv:
     """`train.csv` and `validation.csv`, one row a step or validation; a new name makes a new column."""
 
@@ -78,9 +73,13 @@ class Csv:
         for name in ("train", "validation"):
             path = folder / f"{name}.csv"
             if path.exists():
-                head, *rows = path.read_text().splitlines() or [""]
+                text = path.read_text()
+                if "\n" not in text:  # killed before its first line was whole
+                    path.unlink()
+                    continue
+                head, *rows = text.splitlines()
                 kept = [row for row in rows if row.count(",") == head.count(",") and int(row.split(",")[0]) <= after]
-                _replace(path, "\n".join([head, *kept]) + "\n")
+                write_text(path, "\n".join([head, *kept]) + "\n")
                 self.columns[name] = head.split(",")
 
     def log(self, step: int, numbers: dict[str, float]) -> None:

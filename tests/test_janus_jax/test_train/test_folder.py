@@ -1,0 +1,183 @@
+"""A run folder is usable at every moment: the process is stopped at each of its writes, and the disk is full at one."""
+
+import dataclasses
+import resource
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from janus_jax import bundle, storage
+from janus_jax.errors import ConfigError, DiskFullError
+from janus_jax.train import run
+from janus_jax.train.checkpoint import Checkpoints
+from tests.test_janus_jax.test_train.test_damaged_checkpoints import about, same, state
+
+
+class Stopped(BaseException):
+    """What cannot be caught by mistake."""
+
+
+class Writes:
+    """Lets so many writes below a folder happen, then no more, as if the process had died."""
+
+    def __init__(self):
+        self.folder, self.left = None, 0
+        sys.addaudithook(self)  # for good; idle without a folder
+
+    def __call__(self, event, values):
+        if self.folder is None or event not in ("open", "os.rename", "os.mkdir", "os.remove"):
+            return
+        mode = values[1] if event == "open" else "w"
+        if str(self.folder) not in str(values[0]) or (isinstance(mode, str) and not set("wa+x") & set(mode)):
+            return
+        if event == "open" and mode is None:  # os.open, as rmtree reads folders
+            return
+        self.left -= 1
+        if self.left < 0:
+            raise Stopped
+
+
+@pytest.fixture(scope="module")
+def writes():
+    return Writes()
+
+
+def stopped_at_each(writes, folder, work):
+    """Stop `work` before its first, second, ... write until it comes to its end; yields after each."""
+    for count in range(100):
+        writes.folder, writes.left = folder, count
+        try:
+            work()
+            assert count > 2
+            return
+        except Stopped:
+            writes.folder = None
+            yield count
+        finally:
+            writes.folder = None
+    raise AssertionError("no end")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Up to the first step, which is not made."""
+
+    def go(config, prepared, folder, began, trainer):
+        return run.RunResult(folder, prepared.model, {"config": config})
+
+    monkeypatch.setattr(run, "_go", go)
+
+
+def test_a_new_folder_is_whole_or_not_there(tiny, files, tmp_path, writes, quick, monkeypatch):
+    model = run.prepare(tiny(tmp_path)).model
+    bundle.save(tmp_path / "start.janus", model)
+    changes = [f"start_from={tmp_path / 'start.janus'}", "model={}"]
+    config = tiny(tmp_path / "runs", *changes)
+    prepared = run.prepare(config)
+    monkeypatch.setattr(run, "prepare", lambda _: prepared)
+    for _ in stopped_at_each(writes, tmp_path / "runs", lambda: run.run(config)):
+        for folder in (tmp_path / "runs").glob("run*"):
+            assert run.resume(folder).figures["config"].start_from == str(folder / "start.janus")
+    assert (tmp_path / "runs" / "run" / "config.yaml").exists()
+
+
+def test_a_changed_layout_is_resumed_whenever_it_was_stopped(tiny, tmp_path, writes, quick, monkeypatch):
+    two = ["model.num_layers=2", "batch.micro_batches=2", "mesh.pipe=2"]
+    config = tiny(tmp_path, *two)
+    prepared = run.prepare(config)
+    monkeypatch.setattr(run, "prepare", lambda _: prepared)
+    run.run(config)
+    folder = tmp_path / "run"
+    change = ["pipeline.schedule=1f1b_2nd"]
+    for _ in stopped_at_each(writes, folder, lambda: run.resume(folder, change)):
+        assert run.resume(folder).figures["config"].pipeline.schedule in ("split", "1f1b_2nd")
+        kept = (folder / "schedule.txt").read_text()
+        wanted = run.read_config(folder / "config.yaml", []).pipeline.schedule
+        assert kept.split()[1].startswith(wanted.split("_")[0]), kept[:80]
+    assert "1f1b" in (folder / "schedule.txt").read_text()[:80]
+
+
+def disks(kind, folder):
+    """A place where 200 kB do not fit, and what makes room."""
+    folder.mkdir()
+    if kind == "limit":
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], capture_output=True)
+    if done.returncode:
+        pytest.skip("no file system can be mounted here")
+    return lambda: subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def large(step):
+    found = state(step)
+    wide = jax.tree.map(lambda a: jax.numpy.asarray(np.random.default_rng(1).normal(size=(400, 400))), found.params)
+    return dataclasses.replace(found, params=wide)
+
+
+@pytest.mark.parametrize("kind", ["limit", "mounted"])
+def test_a_full_disk_is_one_sentence_and_the_last_state_is_safe(tmp_path, kind, tiny):
+    folder = tmp_path / "disk"
+    make_room = disks(kind, folder)
+    try:
+        checkpoints = Checkpoints(folder / "checkpoints")
+        checkpoints.save(state(1), about(1))
+        checkpoints.manager.wait_until_finished()
+
+        def fill():
+            checkpoints.save(large(2), about(1))
+            checkpoints.close()
+
+        with pytest.raises(
+            DiskFullError, match=r"checkpoints: no room for its 1,\d+,\d+ bytes \([\d,]+ are free[^\n]*$"
+        ):
+            fill()
+        found, _ = Checkpoints(folder / "checkpoints").restore(state(0))
+        assert same(found, state(1))
+        path = folder / "model.janus"
+        path.write_text("before")
+        with pytest.raises(DiskFullError, match="no room for its 3,000,000 bytes"):
+            storage.write_text(path, 3_000_000 * "x")
+        assert path.read_text() == "before"
+        assert sorted(p.name for p in folder.iterdir()) == ["checkpoints", "model.janus"]
+    finally:
+        make_room()
+
+
+def test_the_best_weights_come_from_the_model_file_if_their_checkpoint_is_damaged(tiny, tmp_path, caplog):
+    result = run.run(tiny(tmp_path, "optimizer.learning_rate=1e-9", "optimizer.weight_decay=0"))
+    best = result.figures["best_step"]
+    for path in (result.folder / "checkpoints" / str(best) / "state").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    if best == 8:
+        pytest.skip("the last is the best")
+    before = bundle.convert.save_state(result.model)
+    again = run.resume(result.folder)
+    assert "The best weights so far are taken from" in caplog.text
+    for name, array in bundle.convert.save_state(again.model).items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_training_without_validation_keeps_the_last_weights(tiny, tmp_path, capsys):
+    result = run.run(tiny(tmp_path, "data.validation=null", "data.test=null", "steps=3", "tracking.report=true"))
+    assert "no validation (data.validation is null): the model is that of the last step" in capsys.readouterr().err
+    assert result.figures["best_step"] == 3
+    assert "validation" not in result.figures
+    assert bundle.describe(result.folder)["summary"]["best_step"] == 3
+    assert run.resume(result.folder, ["steps=5"]).figures["best_step"] == 5
+    with pytest.raises(ConfigError, match="patience counts validations, and data.validation is null"):
+        tiny(tmp_path, "data.validation=null", "patience=2")
+
+
+def test_a_memory_that_micro_batches_do_not_fit_into_is_refused_before_anything_is_written(tiny, tmp_path):
+    settings = ["model.num_layers=2", "batch.micro_batches=2", "mesh.pipe=2", "pipeline.device_memory_gib=1e-7"]
+    with pytest.raises(
+        ConfigError, match=r"pipeline.device_memory_gib=1e-07: micro-batches of split.* need [\d.e-]+ GiB"
+    ):
+        run.run(tiny(tmp_path, *settings))
+    assert not list(tmp_path.iterdir())
