@@ -96,7 +96,7 @@ class Csv:
         path, columns = self.folder / f"{name}.csv", [*self.columns.get(name, []), *new]
         self.files[name].close()
         rows = path.read_text().splitlines()[1:]
-        _replace(path, "".join(f"{line}\n" for line in [",".join(columns), *(row + "," * len(new) for row in rows)]))
+        write_text(path, "".join(f"{line}\n" for line in [",".join(columns), *(row + "," * len(new) for row in rows)]))
         self.columns[name], self.files[name] = columns, path.open("a", buffering=1)
 
     def close(self) -> None:
