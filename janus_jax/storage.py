@@ -41,14 +41,16 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def room_for(path: Path, need: int) -> Iterator[None]:
-    """Say what did not fit.
+    """Say what does not fit, before it is begun where that can be known (a quota may be less than what is free).
 
     Args:
         need: bytes, about.
 
     Raises:
-        DiskFullError: what is done inside found no room.
+        DiskFullError: there is no room, or what is done inside found none.
     """
+    if (free := free_bytes(path)) < need:
+        raise DiskFullError(path, need, free)
     try:
         yield
     except Exception as error:

@@ -91,8 +91,9 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
         self.bests: dict[int, int] = {}
         """Of a checkpoint, the step of the best validation up to then."""
         self.folder = Path(folder).absolute()
+        # what Orbax cannot write it raises too, and says in hundreds of lines
+        logging.getLogger("absl").setLevel(logging.CRITICAL)
         if jax.process_count() > 1:
-            logging.getLogger("absl").setLevel(logging.ERROR)  # that a handler is replaced is meant
             ocp.type_handlers.register_type_handler(jax.Array, _PartsHandler(primary_host=None), override=True)
         self.manager = ocp.CheckpointManager(
             self.folder, options=ocp.CheckpointManagerOptions(preservation_policy=self)

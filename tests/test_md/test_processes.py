@@ -2,8 +2,10 @@
 
 import csv
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import ase.io
@@ -15,6 +17,7 @@ from flax import nnx
 from janus_jax import bundle
 from janus_jax.models import build, convert
 from janus_jax.models.esen import EsenConfig
+from janus_jax.runtime.multihost import NUMBER
 from md.ensembles import EnsembleConfig
 from md.simulation import Simulation
 
@@ -50,3 +53,24 @@ def test_processes_share_a_run_that_one_process_can_go_on_with(tmp_path):
     again.run(5)
     np.testing.assert_allclose(again.engine.positions(), one.engine.positions(), atol=1e-10)
     np.testing.assert_allclose(thermo(tmp_path / "two"), thermo(tmp_path / "one"), rtol=1e-9, atol=1e-9)
+    # SIGTERM to one of them, not the first, stops all between two steps
+    command = [*command[: command.index("md")], "md", "--resume", "two", "--steps", "1000000"]
+    launcher = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        while len(thermo(tmp_path / "two")) < 6:
+            assert launcher.poll() is None, launcher.communicate()
+            time.sleep(0.05)
+        os.kill(process_of(launcher.pid, "1"), signal.SIGTERM)
+        out, errors = launcher.communicate(timeout=100)
+    finally:
+        launcher.kill()
+    assert launcher.returncode == 143, errors
+    assert b"(SIGTERM); the checkpoint is in two" in out
+
+
+def process_of(launcher: int, number: str) -> int:
+    """Of the processes a launcher has started, the one with this number."""
+    for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+        if f"{NUMBER}={number}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return int(pid)
+    raise LookupError(number)

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +16,10 @@ import pytest
 from janus_jax import bundle
 from janus_jax.errors import RunInUseError
 from janus_jax.runtime import launch
-from janus_jax.runtime.lifeline import Lifeline
 from janus_jax.runtime.multihost import COORDINATOR, COUNT, NUMBER
 from janus_jax.train import run
 
+ROOT = Path(__file__).parents[3]
 SETTINGS = ["model.num_layers=2", "batch.micro_batches=4", "precision=float64", "steps=12", "validate_every=6"]
 GRID = [*SETTINGS, "mesh.pipe=2", "mesh.data=2", "mesh.shard_optimizer=true", "checkpoint.every_steps=3"]
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_ENABLE_X64")}
@@ -150,43 +149,66 @@ def runs(pid):
         return False
 
 
-def test_lifelines_name_who_goes_or_falls_silent():
-    """In threads of one process: 2 is closed as if it had been killed, or says no more that it lives."""
-    for how in ("has ended", "has not been heard of for 1 s"):
-        box: dict = {}
-        ready, gone = threading.Event(), []
+HOLD = """
+import sys, time
+from pathlib import Path
+number, where = int(sys.argv[1]), Path(sys.argv[2])
 
-        def agree(text, box=box, ready=ready):
-            if text:
-                box["address"] = text
-                ready.set()
-            ready.wait(10)
-            return box["address"]
+def agree(text):
+    if text:
+        where.with_suffix(".partial").write_text(text)
+        where.with_suffix(".partial").rename(where)
+    while not where.exists():
+        time.sleep(0.01)
+    return where.read_text()
 
-        lines: list = [None] * 4
+line = Lifeline(number, 3, agree, host="localhost", silence=3.0)
+print("up", flush=True)
+time.sleep(4.5)  # longer than the silence that is allowed
+print("still up", flush=True)
+if number == 2:
+    time.sleep(60)
+line.end()
+sys.stdin.read()
+"""
 
-        def hold(number, agree=agree, lines=lines, gone=gone, silence=1.0 if "heard" in how else 60.0):
-            lines[number] = Lifeline(number, 4, agree, lambda *who: gone.append((number, *who)), silence=silence)
 
-        threads = [threading.Thread(target=hold, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(10)
-        lines[1].end()
-        if "heard" in how:
-            lines[2]._send = lambda _: None  # frozen
-        else:
-            lines[2].sockets[0].shutdown(socket.SHUT_RDWR)
-        end = time.monotonic() + 10
-        while not {(0, 2), (3, 2)} <= {entry[:2] for entry in gone} and time.monotonic() < end:
-            time.sleep(0.01)
-        assert {(0, 2, how), (3, 2, "has ended or does not answer")} <= set(gone), (
-            gone
-        )  # 3 hears it from 0, and blames the right one
-        assert not any(other == 1 for _, other, _ in gone)
-        for line in lines:
-            line.end()
+def run_python(code, *arguments, **options):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, **pipes, **options)
+
+
+@pytest.mark.parametrize(
+    ("number", "how"), [(signal.SIGSTOP, "has not been heard of for 3 s"), (signal.SIGKILL, "has ended")]
+)
+def test_a_frozen_and_a_killed_process_are_named_by_all_others(tmp_path, number, how):
+    held = [run_python(HOLD, k, tmp_path / "address") for k in range(3)]
+    try:
+        assert [process.stdout.readline() for process in held] == ["up\n"] * 3
+        held[1].send_signal(number)
+        for k, said in ((0, how), (2, "has ended or does not answer")):  # 2 hears it from 0
+            assert held[k].wait(30) == STATUS
+            assert f"process 1 {said}" in held[k].stderr.read()
+    finally:
+        for process in held:
+            process.kill()
+            process.communicate()
+
+
+def test_processes_that_live_and_end_are_left_alone(tmp_path):
+    held = [run_python(HOLD, k, tmp_path / "address") for k in range(3)]
+    try:
+        assert [[process.stdout.readline() for _ in range(2)] for process in held] == [["up\n", "still up\n"]] * 3
+        held[1].communicate("", timeout=30)
+        assert held[1].returncode == 0
+        assert held[0].poll() is None
+        held[2].send_signal(signal.SIGKILL)  # process 0 has done its part, so this is not its concern
+        held[0].communicate("", timeout=30)
+        assert held[0].returncode == 0
+    finally:
+        for process in held:
+            process.kill()
+            process.communicate()
 
 
 @pytest.mark.parametrize(("codes", "expected"), [((0, 0), 0), ((0, 3), 3), ((143, 143), 143), ((-15, -15), 143)])
