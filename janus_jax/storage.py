@@ -41,22 +41,30 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def room_for(path: Path, need: int) -> Iterator[None]:
-    """Say what does not fit, before it is begun where that can be known (a quota may be less than what is free).
+    """Say what did not fit.
 
     Args:
         need: bytes, about.
 
     Raises:
-        DiskFullError: there is no room, or what is done inside found none.
+        DiskFullError: what is done inside found no room.
     """
-    if (free := free_bytes(path)) < need:
-        raise DiskFullError(path, need, free)
     try:
         yield
     except Exception as error:
         if not is_full(error):
             raise
         raise DiskFullError(path, need, free_bytes(path)) from error
+
+
+def ask_for(path: Path, need: int) -> None:
+    """Refuse to begin what cannot be ended; a quota may still be less than what is free.
+
+    Raises:
+        DiskFullError: fewer than `need` bytes are free.
+    """
+    if (free := free_bytes(path)) < need:
+        raise DiskFullError(path, need, free)
 
 
 def is_full(error: BaseException | None) -> bool:

@@ -7,6 +7,7 @@ as at the start of a run), and the run goes on to rounding.
 """
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ class Checkpoints:
     def __init__(self, folder: Path):
         self.folder = (folder / FOLDER).absolute()
         self.written: set[int] = set()
+        logging.getLogger("absl").setLevel(logging.CRITICAL)  # as in training: what fails is raised
         self.manager = ocp.CheckpointManager(self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=2))
 
     def save(self, step: int, arrays: dict[str, jax.Array], about: dict[str, Any]) -> None:
@@ -90,7 +92,9 @@ class Checkpoints:
             arrays=ocp.args.StandardSave(arrays),  # type: ignore[call-arg]
             about=ocp.args.JsonSave(items.seal(described)),  # type: ignore[call-arg]
         )
-        with storage.room_for(self.folder, sum(array.nbytes for array in arrays.values())):
+        size = sum(array.nbytes for array in arrays.values())
+        storage.ask_for(self.folder, size)
+        with storage.room_for(self.folder, size):
             self.manager.save(step, args=contents, force=True)
             self.manager.wait_until_finished()
 

@@ -116,6 +116,7 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
         )
         # Forced: a damaged or foreign checkpoint of a later step must not keep this one from being written.
         self.size = sum(array.nbytes for array in jax.tree.leaves(state))
+        storage.ask_for(self.folder, self.size)
         with storage.room_for(self.folder, self.size):  # also of the one before, which was written in the background
             self.manager.save(step, args=contents, force=True)
 
