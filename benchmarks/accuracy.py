@@ -151,7 +151,7 @@ def draw(record: dict, path: Path) -> None:
             points = [(trained(p)[key], p["force_mae_meV_per_angstrom"]) for p in record[name]["curve"]]
             axis.plot(*zip(*points, strict=True), marker="o", label=name)
         axis.set(xlabel=f"training, {key.replace('_', ' ')}", ylabel="validation force MAE, meV/Å", yscale="log")
-        axis.legend()
+        plotting.legend(axis)
     plotting.save(figure, path)
 
 

@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).parents[1])
+sys.path[0] = str(Path(__file__).parents[1])  # the repository need not be installed there
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("--tool", required=True)
 parser.add_argument("--atoms", type=int, nargs="+", default=[10_000, 25_000, 60_000])

@@ -7,19 +7,18 @@ in results/md_physics.json. The quick forms of these tests are in tests/test_md/
 the environment, `shapes` takes the systems whose name begins so.
 """
 
+import argparse
 import itertools
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).parents[1])  # not benchmarks/, whose partition.py is another package
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
-import ase.io  # noqa: E402
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
+import ase.io
+import jax
+import numpy as np
 
 jax.config.update("jax_enable_x64", True)
 
@@ -223,9 +222,12 @@ def rdf(_) -> dict:
 
 
 def main() -> None:
-    model = bundle.load(sys.argv[1])
-    wanted = sys.argv[2:] or ["drift", "shapes", "npt", "rdf"]
-    for name in wanted:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="model file or run folder")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="drift, npt, rdf, shapes (default: all)")
+    arguments = parser.parse_args()
+    model = bundle.load(arguments.model)
+    for name in arguments.parts or ["drift", "shapes", "npt", "rdf"]:
         keep(name, globals()[name](model))
 
 

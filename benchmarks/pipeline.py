@@ -48,7 +48,7 @@ def hold(cores: list[int]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--channels", type=int, default=32)
     parser.add_argument("--atoms", type=int, default=96)

@@ -6,6 +6,8 @@ No uneven graphs, no GARS. Speed-ups are over 1F1B-2nd, and shown twice: with fr
 transfers of 0.1 FE that block both ends as the paper's do. docs/schedules.md discusses the differences.
 """
 
+import argparse
+
 import numpy as np
 
 from janus_jax.schedule import PAPER, lower_bound, make, paper, simulate
@@ -114,6 +116,7 @@ def bounds() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     figures_7_and_11(0.0)
     figures_7_and_11(0.1)
     rounds()

@@ -58,7 +58,7 @@ def errors(trainer, model, data, capacity, steps: int, precision: str, name: str
     for step in range(steps):
         batch = next(batches)
         state, terms, _ = trainer.step(state, batch.micro_batches, batch.counts)
-        found.append((float(terms.energy_per_atom), float(terms.force_norm)))
+        found.append((float(terms.energy_per_atom), float(terms.forces)))
         if (step + 1) % 100 == 0:
             print(
                 f"  {name}: step {step + 1}, E {1e3 * found[-1][0]:.2f} meV/atom, F {1e3 * found[-1][1]:.1f} meV/Å",
@@ -75,7 +75,7 @@ def difference(one: np.ndarray, other: np.ndarray) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--pipe", type=int, default=4)
     parser.add_argument("--channels", type=int, default=4)

@@ -33,6 +33,8 @@ class Targets:
     stress_mask: Bool[Array, "structures"]
     weight: Float[Array, "structures"]
     """Relative weight of a structure's labels in the loss."""
+    stress_trace: Bool[Array, "structures"] | None = None
+    """Where only the trace of the stress is known; None: nowhere."""
 
     def replace(self, **changes) -> "Targets":
         return dataclasses.replace(self, **changes)
@@ -117,6 +119,9 @@ class Capacity:
     atoms: int
     edges: int
     structures: int
+
+    def __str__(self) -> str:
+        return f"{self.atoms:,} atoms, {self.edges:,} edges, {self.structures:,} structures"
 
     def fits(self, need: "Capacity") -> bool:
         return need.atoms <= self.atoms and need.edges <= self.edges and need.structures <= self.structures

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from janus_jax.units import MEV_PER_EV
+from md import diffusion, equilibration
+from md.reading import columns
 
 if TYPE_CHECKING:
     from md.simulation import Simulation
@@ -26,6 +28,7 @@ def of(run: "Simulation") -> dict[str, Any]:
     engine, last = run.engine, run.engine.read()
     rate = run.timed / run.seconds if run.seconds else math.nan
     searches = sum(engine.rebuilds.values())
+    thermo = columns([run.row(reading) for reading in run.readings])
     return {
         "atoms": engine.atoms,
         "ensemble": engine.ensemble.name,
@@ -34,12 +37,13 @@ def of(run: "Simulation") -> dict[str, Any]:
         "steps": engine.step,
         "temperature_kelvin": last.temperature_kelvin,
         "mean_temperature_kelvin": float(np.mean([r.temperature_kelvin for r in run.readings or [last]])),
+        "equilibrium": equilibration.said(thermo, engine.ensemble.name, engine.ensemble.ramped),
         "largest_force_ev_per_angstrom": last.largest_force,
         "converged": run.converged,
         "total_ev": last.potential_ev + last.kinetic_ev + run.references,
         "pressure_gpa": last.pressure_gpa,
         "drift_meV_per_atom_per_ps": drift(run),
-        "diffusion_angstrom2_per_ps": run.sampler.diffusion(),
+        **diffusion.of(run.sampler.kinds.tolist(), run.sampler.displacements),
         "steps_per_s": rate,
         "atom_steps_per_s": rate * engine.atoms,
         "ns_per_day": rate * engine.ensemble.timestep_fs * 86400e-6,

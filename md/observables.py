@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ase.data import chemical_symbols
 from jax.sharding import PartitionSpec
 
 from janus_jax.errors import ConfigError
@@ -117,15 +116,6 @@ class Sampler:
         ideal = self.frames * density * self.counts[:, None, None] * np.maximum(others, 1)[..., None] * shells
         g = np.where(ideal > 0, self.pairs / np.where(ideal > 0, ideal, 1), np.nan)
         return edges[:-1] + width / 2, g
-
-    def diffusion(self) -> dict[str, float]:
-        """Å^2/ps by element: a sixth of the slope over the second half of the displacements."""
-        table = np.array(self.displacements)
-        if len(table) < 4:
-            return {}
-        late = table[len(table) // 2 :]
-        slopes = [np.polyfit(late[:, 0], late[:, 1 + k], 1)[0] / 6 for k in range(len(self.kinds))]
-        return {chemical_symbols[kind]: float(slope) for kind, slope in zip(self.kinds, slopes, strict=True)}
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""

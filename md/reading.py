@@ -90,9 +90,12 @@ def of(engine: "Engine") -> Reading:
     )
 
 
+def columns(rows: list[list[Any]]) -> dict[str, np.ndarray]:
+    """Values by the names of `COLUMNS`, from rows of them."""
+    return dict(zip(COLUMNS, np.array(rows, float).reshape(-1, len(COLUMNS)).T, strict=True))
+
+
 def read_thermo(folder: Path) -> dict[str, np.ndarray]:
     """Columns of the thermo.csv in a folder."""
     with (folder / THERMO).open() as file:
-        rows = list(csv.reader(file))[1:]
-    table = np.array(rows, float).reshape(-1, len(COLUMNS))
-    return dict(zip(COLUMNS, table.T, strict=True))
+        return columns(list(csv.reader(file))[1:])

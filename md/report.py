@@ -44,7 +44,7 @@ def write(folder: str | Path) -> Path:
     figures = json.loads(results.read_text()) if results.exists() else {}
     sections = {"Run": _run(figures), "Energy, temperature, pressure": _thermo(thermo, figures.get("atoms", 1))}
     if (folder / DISTRIBUTIONS).exists():
-        sections |= _samples(dict(np.load(folder / DISTRIBUTIONS)), figures)
+        sections |= _samples(dict(np.load(folder / DISTRIBUTIONS)))
     if figures:
         sections |= {"Searches for neighbours": _rebuilds(figures), "Arrays": _arrays(figures)}
     if (folder / "config.yaml").exists():
@@ -70,7 +70,12 @@ def _run(figures: dict[str, Any]) -> str:
         "ns/day": _digits(figures["ns_per_day"]),
     }
     shown |= {f"diffusion of {k}, Å²/ps": _digits(v) for k, v in figures["diffusion_angstrom2_per_ps"].items()}
-    return table(["", ""], shown.items())
+    found = (figures.get(key) for key in ("equilibrium", "diffusion_note"))  # runs of before have none
+    return table(["", ""], shown.items()) + "".join(_note(text) for text in found if text)
+
+
+def _note(text: str) -> str:
+    return f"<p class=note>{html.escape(text[0].upper() + text[1:])}.</p>"
 
 
 def _digits(value: float | None) -> str:
@@ -78,43 +83,58 @@ def _digits(value: float | None) -> str:
 
 
 def _thermo(thermo: dict[str, np.ndarray], atoms: int) -> str:
-    figure, axes = plotting.figure(2, 2)
     time = thermo["time_fs"] / 1000
+    if not len(time):
+        return _note("nothing has been written yet")
+    figure, axes = plotting.figure(2, 2)
     for name in ("potential_ev", "total_ev", "conserved_ev"):
         values = thermo[name]
         axes[0].plot(time, MEV_PER_EV * (values - values[0]) / atoms, label=name.removesuffix("_ev"))
     axes[0].set(xlabel="time, ps", ylabel="energy change, meV/atom")
-    axes[0].legend()
+    plotting.legend(axes[0])
     conserved = thermo["conserved_ev"]
     axes[1].plot(time, MEV_PER_EV * (conserved - conserved[0]) / atoms)
     axes[1].set(xlabel="time, ps", ylabel="conserved quantity, meV/atom")
     axes[2].plot(time, thermo["temperature_kelvin"])
     axes[2].set(xlabel="time, ps", ylabel="temperature, K")
-    axes[3].plot(time, thermo["pressure_gpa"])
-    density = axes[3].twinx()
-    density.plot(time, thermo["density_g_per_cm3"], color="tab:orange")
-    axes[3].set(xlabel="time, ps", ylabel="pressure, GPa")
-    density.set_ylabel("density, g/cm³")
+    if np.isfinite(thermo["pressure_gpa"]).any():
+        axes[3].plot(time, thermo["pressure_gpa"], label="pressure")
+        density = axes[3].twinx()
+        density.plot(time, thermo["density_g_per_cm3"], color="tab:orange", label="density")
+        axes[3].set(xlabel="time, ps", ylabel="pressure, GPa")
+        axes[3].yaxis.label.set_color("tab:blue")
+        density.set_ylabel("density, g/cm³", color="tab:orange")
+    else:
+        plotting.nothing(axes[3], "no volume, so no pressure")
     return plotting.to_html(figure, "energy, conserved quantity, temperature, pressure over time")
 
 
-def _samples(data: dict[str, np.ndarray], figures: dict[str, Any]) -> dict[str, str]:
+SAMPLES, SPAN_PS = 10, 1.0
+"""What pair distributions need to be shown."""
+
+
+def _samples(data: dict[str, np.ndarray]) -> dict[str, str]:
     names = [chemical_symbols[kind] for kind in data["kinds"]]
-    sections = {}
-    if data["frames"] > 0:
+    sections, moved, frames = {}, data["displacements"], int(data["frames"])
+    span = float(moved[-1, 0] - moved[0, 0]) if len(moved) else 0.0
+    if frames >= SAMPLES and span >= SPAN_PS:
         figure, (axis,) = plotting.figure(1, width=7.0)
         for a, b in itertools.combinations_with_replacement(range(len(names)), 2):
             axis.plot(data["r"], data["g"][a, b], label=f"{names[a]}-{names[b]}")
-        axis.set(xlabel="distance, Å", ylabel="g", title=f"{int(data['frames'])} samples")
-        axis.legend()
+        axis.set(xlabel="distance, Å", ylabel="g", title=f"{frames} samples over {span:.3g} ps")
+        plotting.legend(axis)
         sections["Pair distributions"] = plotting.to_html(figure, "pair distributions")
-    moved = data["displacements"]
+    elif frames:
+        sections["Pair distributions"] = _note(
+            f"{frames} samples over {span:.3g} ps are too few to show: it takes {SAMPLES} over {SPAN_PS:g} ps. "
+            f"What was counted is in {DISTRIBUTIONS}"
+        )
     if len(moved) > 1:
         figure, (axis,) = plotting.figure(1, width=7.0)
         for k, name in enumerate(names):
             axis.plot(moved[:, 0], moved[:, 1 + k], label=name)
         axis.set(xlabel="time, ps", ylabel="mean square displacement, Å²")
-        axis.legend()
+        plotting.legend(axis, "upper left")
         sections["Displacements"] = plotting.to_html(figure, "mean square displacements")
     return sections
 

@@ -1,4 +1,6 @@
-"""ASE dynamics with fairchem-core's calculator: python fairchem_md.py PROBLEM.npz ANSWER.json (from benchmarks/md.py)
+"""ASE dynamics with fairchem-core's calculator, started by benchmarks/dynamics.py.
+
+    python fairchem_md.py PROBLEM.npz ANSWER.json
 
 The weights of the problem are written as a checkpoint of fairchem, which its `FAIRChemCalculator` loads. Graphs are
 made by fairchem in each step. Its settings are the defaults without recomputing activations, which would be slower.

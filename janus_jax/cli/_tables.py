@@ -1,5 +1,7 @@
 """Tables on standard output."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from janus_jax.units import QUANTITIES, number
@@ -21,6 +23,12 @@ def show_metrics(parts: dict[str, dict[str, Any]]) -> None:
             for name, (key, unit) in QUANTITIES.items()
         ],
     )
+
+
+def files_in(folder: str, names: Iterable[str]) -> str:
+    """A sentence that names those of the files that exist."""
+    there = [name for name in names if (Path(folder) / name).exists()]
+    return f"Files are in {folder}: {', '.join(there)}" if there else f"No file has been written to {folder}"
 
 
 def show(columns: list[str], rows: list[list[Any]], title: str | None = None) -> None:

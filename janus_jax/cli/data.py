@@ -42,17 +42,12 @@ def files_and_settings(arguments: list[str]):
 
 
 def summarized(source, cutoff: float, config, workers: int):
-    """The summary of a source, with a progress bar."""
-    from rich.console import Console
-    from rich.progress import Progress
-
+    """The summary of a source, its progress shown."""
     from janus_jax.data.summary import summarize
+    from janus_jax.progress import Steps
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=len(source))
-        return summarize(
-            source, cutoff, config.labels, config.keys, workers, lambda done, _: bar.update(task, completed=done)
-        )
+    with Steps("frame", len(source)) as shown:
+        return summarize(source, cutoff, config.labels, config.keys, workers, lambda done, _: shown(done))
 
 
 def inspect(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -78,12 +73,15 @@ def split(arguments: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
     from janus_jax.data import convert, references, split
+    from janus_jax.data.labels import LabelConfig
     from janus_jax.data.sources import open_source
 
     fractions = arguments.fractions
     if any(f <= 0 for f in fractions) or sum(fractions) > 1 + 1e-9 or len(fractions) > 3:
         raise ConfigError(f"--fractions: {fractions}; give two or three positive numbers that add up to at most 1.")
     files, config = files_and_settings(arguments.arguments)
+    if config.labels.stress_order != LabelConfig().stress_order:
+        raise ConfigError("data split writes labels as they are; convert the file with stress_order first.")
     source = open_source(files)
     summary = summarized(source, 5.0, config, arguments.workers)
     rest = 1 - sum(fractions)
@@ -98,6 +96,8 @@ def split(arguments: argparse.Namespace) -> dict[str, Any]:
         chosen = np.flatnonzero(part == k)
         path = out / f"{name}{suffix}"
         result[name] = {"out": str(path), "structures": convert.write_frames(path, (source[int(i)] for i in chosen))}
+        if found := split.deviation(fractions[k], len(chosen), summary.records["group"]):
+            result[name]["note"] = found.text
     if (left := int((part == len(fractions)).sum())) > 0:
         result["left_over"] = {"out": "no file (the fractions add up to less than 1)", "structures": left}
     return result
@@ -160,7 +160,10 @@ def show(figures: dict[str, Any]) -> None:
         print(f"{figures['structures']} structures with {figures['method']} labels are in {figures['out']}")
     else:
         for part in [figures] if "out" in figures else figures.values():
-            print(f"{part['structures']} structures are in {part['out']}")
+            print(
+                f"{part['structures']} structures are in {part['out']}"
+                + (f" ({part['note']})" if "note" in part else "")
+            )
 
 
 def _show_inspection(figures: dict[str, Any]) -> None:

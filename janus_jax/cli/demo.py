@@ -63,5 +63,6 @@ def show(figures: dict[str, Any]) -> None:
         f"NVE, {nve['steps']} steps of 0.5 fs of {nve['atoms']} atoms at about {nve['mean_temperature_kelvin']:.0f} K: "
         f"drift {nve['drift_meV_per_atom_per_ps']:.4f} meV/atom/ps, {nve['steps_per_s']:.0f} steps/s"
     )
-    print(f"{figures['seconds']} s of training. Pictures: {', '.join(figures['plots'])}")
-    print(f"On one page each: {figures['run']}/report.html, {nve['folder']}/report.html")
+    pages = [f"{folder}/report.html" for folder in (figures["run"], nve["folder"])]
+    files = [*figures["plots"], *(page for page in pages if Path(page).exists())]
+    print(f"{figures['seconds']} s of training. To look at: {', '.join(files)}")

@@ -1,10 +1,13 @@
 """`janus-jax evaluate MODEL FILE`: errors, optionally predictions and parity plots."""
 
 import argparse
+import logging
 from pathlib import Path
 from typing import Any
 
 from janus_jax.cli._tables import show_metrics
+
+log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -16,11 +19,11 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax.cli.train import use_precision
     from janus_jax.data import batching, references
     from janus_jax.data.convert import check_new
-    from janus_jax.data.dataset import Dataset
+    from janus_jax.data.dataset import Dataset, label_counts
     from janus_jax.data.sources import open_source
     from janus_jax.errors import DataError
     from janus_jax.prediction import check_elements
-    from janus_jax.train import evaluate, plots
+    from janus_jax.train import evaluate, parity
     from janus_jax.train.prepare import dataset_indices
     from janus_jax.train.splits import report_problems
 
@@ -37,7 +40,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         raise DataError(f"{arguments.file}: no frame can be used.")
     check_elements(model, summary.elements())
     if table:
-        references.check(table, summary, chosen)
+        references.check(table, summary, chosen, source.name)
     data = Dataset(
         source,
         summary,
@@ -48,10 +51,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         dataset_indices=dataset_indices(model, summary, chosen, config.dataset),
         train_on_fixed_atoms=config.train_on_fixed_atoms,
     )
-    budget = max(min(arguments.batch_atoms, int(data.atoms.sum())), int(data.atoms.max()), 1)
+    if not any(count.any() for count in label_counts(data.records, config.train_on_fixed_atoms).values()):
+        log.warning("%s: no frame has a label, so there are no errors to show.", arguments.file)
+    budget = max(arguments.batch_atoms, int(data.atoms.max()), 1)
     evaluation = evaluate.evaluate(model, data, batching.choose(data.atoms, data.edges, budget))
     if arguments.plot:
-        plots.parity(evaluation, Path(arguments.plot), title=Path(arguments.file).name)
+        parity.write(evaluation, Path(arguments.plot), title=Path(arguments.file).name)
     if arguments.out:
         _write(arguments.out, data, evaluation)
     groups = [data.config_type(index) for index in range(len(data))]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from janus_jax.cli._processes import begin, ended, together
 from janus_jax.cli._structure import read_structure
+from janus_jax.cli._tables import files_in
 from janus_jax.cli.train import exit_code as exit_code
 from janus_jax.cli.train import file_and_overrides
 from janus_jax.errors import ConfigError, DynamicsError
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from md.simulation import Simulation
 
 CONFIG, MODEL = "config.yaml", "model.janus"
+FILES = (
+    "thermo.csv", "trajectory.extxyz", "trajectory.h5md", "final.extxyz", "distributions.npz", "results.json",
+    "report.html",
+)  # fmt: skip
 RAMPED = ("ensemble.temperature_kelvin", "ensemble.pressure_gpa")
 
 
@@ -31,7 +36,10 @@ def configure(arguments: argparse.Namespace) -> "MdConfig":
         values = configuration.read(Path(arguments.resume) / CONFIG)
         overrides += [f"model={Path(arguments.resume) / MODEL}", f"folder={arguments.resume}"]
     elif file is None:
-        raise ConfigError("give one file: a YAML configuration or a structure")
+        raise ConfigError(
+            "nothing to run: give a structure and a model, as in: janus-jax md FILE --model MODEL, or a YAML "
+            "configuration, or --resume RUN"
+        )
     elif Path(file).suffix in (".yaml", ".yml"):
         values = configuration.read(file)
     else:
@@ -49,7 +57,12 @@ def configure(arguments: argparse.Namespace) -> "MdConfig":
             overrides.append(f"{key}=[[{first!r}, {low}], [{last!r}, {high}]]")
     config = configuration.validate(MdConfig, configuration.override(values, overrides))
     if not config.structure or not config.model:
-        raise ConfigError(f"{'structure' if not config.structure else 'model'}: not given; it is a file")
+        missing, how = (
+            ("structure", "structure=FILE, in any format that ASE reads")
+            if not config.structure
+            else ("model", "--model MODEL, a model file or the folder of a training run")
+        )
+        raise ConfigError(f"no {missing}: give {how}, or the key {missing} in the YAML file")
     if not config.folder:
         config = config.model_copy(update={"folder": f"runs/md-{Path(config.structure).stem}"})
     return config
@@ -143,39 +156,27 @@ def _structure(config: "MdConfig"):
 
 
 def _go(simulation: "Simulation", steps: int) -> str | None:
-    """The run, with a bar and signals heeded."""
+    """The run, its progress shown and signals heeded."""
     import time
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+    from janus_jax.progress import Steps
     from janus_jax.runtime import multihost
     from janus_jax.train.interruption import Interruption
 
     engine = simulation.engine
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[now]}"),
-    )
     first, began = engine.step, time.perf_counter()
-    with (
-        Interruption() as interruption,
-        Progress(*columns, console=Console(stderr=True), transient=True, disable=not multihost.primary()) as bar,
-    ):
-        task = bar.add_task("steps", total=first + steps, completed=first, now="compiling")
+    with Interruption() as interruption, Steps("step", first + steps, first, quiet=not multihost.primary()) as shown:
+        shown(first, "compiling")
 
         def progress(reading) -> None:
             rate = simulation.timed / simulation.seconds if simulation.seconds else (
                 (reading.step - first) / (time.perf_counter() - began)
             )  # fmt: skip
-            now = (
+            shown(
+                reading.step,
                 f"{reading.temperature_kelvin:.0f} K, {rate:.3g} steps/s, {rate * engine.atoms:.3g} atoms x steps/s, "
-                f"{rate * engine.ensemble.timestep_fs * 86400e-6:.3g} ns/day"
+                f"{rate * engine.ensemble.timestep_fs * 86400e-6:.3g} ns/day",
             )
-            bar.update(task, completed=reading.step, now=now)
 
         return simulation.run(steps, progress, interruption.reason)
 
@@ -201,11 +202,12 @@ def show(figures: dict[str, Any]) -> None:
     if figures["ensemble"] == "minimize":
         end = "converged" if figures["converged"] else f"not converged; go on with --resume {figures['folder']}"
         state = f"Largest force {figures['largest_force_ev_per_angstrom']:.3g} eV/Å: {end}."
+    equilibrium = f"Equilibrium: {figures['equilibrium']}.\n" if figures["equilibrium"] else ""
     print(
         f"{figures['steps']} steps of {figures['atoms']} atoms on {figures['devices']} devices ({figures['cut']} cut): "
         f"{figures['steps_per_s']:.3g} steps/s, {figures['ns_per_day']:.3g} ns/day.\n"
-        f"{state}\n"
+        f"{state}\n{equilibrium}"
         f"Lists kept in {100 * figures['lists_reused']:.1f} % of the steps; searches: {rebuilds}. "
         f"Compiled: {'; '.join(figures['compiled'])}.\n"
-        f"Files are in {figures['folder']}: thermo.csv, trajectory, final.extxyz, report.html"
+        f"{files_in(figures['folder'], FILES)}"
     )

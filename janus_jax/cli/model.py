@@ -10,7 +10,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
     header = bundle.describe(arguments.model)
     if arguments.action == "show":
-        return header
+        use_precision(header["precision"])
+        return {"parameters": bundle.parameter_count(bundle.load(arguments.model)), **header}
     use_precision("float64" if "float64" in (header["precision"], arguments.precision) else "float32")
     out = export.export(
         arguments.model,
@@ -42,4 +43,6 @@ def _short(value: Any) -> str:
         return ", ".join(f"{key} {_short(item)}" for key, item in value.items())
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

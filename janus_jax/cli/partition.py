@@ -77,7 +77,7 @@ def draw(system, made, counts, path: Path) -> None:
         mean = values.mean()
         load.plot(ranks, values / mean if mean else values, drawstyle="steps-mid", label=f"{name}, mean {mean:.4g}")
     load.set(xlabel="rank", ylabel="relative to the mean", ylim=(0, None))
-    load.legend(fontsize=7)
+    plotting.legend(load, "lower right", fontsize=7)
     plotting.save(figure, path)
 
 

@@ -15,6 +15,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax.cli.schedule import numbers
     from janus_jax.cli.train import configure, use_precision
     from janus_jax.errors import ScheduleError
+    from janus_jax.progress import Steps
     from janus_jax.runtime.plan import plan
     from janus_jax.schedule import PhaseTimes
 
@@ -29,7 +30,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         times = PhaseTimes(numbers(arguments.times), numbers(arguments.split))
     elif arguments.model:
         times = schedule.paper(arguments.model)
-    found = plan(config, arguments.neighbors, times)
+    with Steps("stage", config.mesh.pipe) as shown:
+        found = plan(config, arguments.neighbors, times, shown)
     figures = found.figures
     if arguments.model:  # the paper's ratios have no unit
         figures = {key: value for key, value in figures.items() if key not in ("step_s", "atoms_per_s")}
@@ -53,7 +55,7 @@ def draw(found, path: Path) -> None:
         memory.bar(ranks, values, bottom=low, label=part)
         low = [a + b for a, b in zip(low, values, strict=True)]
     memory.set(xlabel="pipeline rank", ylabel="GiB on a device", xticks=list(ranks))
-    memory.legend(fontsize=7, ncols=len(PARTS))
+    plotting.legend(memory, fontsize=7, ncols=len(PARTS))
     timeline = found.timeline
     used = set()
     for device, instructions in enumerate(timeline.schedule.devices):
@@ -66,7 +68,7 @@ def draw(found, path: Path) -> None:
     title = f"{timeline.schedule.name}: bubble {100 * timeline.bubble:.1f} %"
     time.set(xlabel="time", ylabel="pipeline rank", yticks=list(ranks), title=title)
     time.invert_yaxis()
-    time.legend(fontsize=7, ncols=8)
+    plotting.legend(time, fontsize=7, ncols=8)
     plotting.save(figure, path)
 
 

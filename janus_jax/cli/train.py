@@ -4,11 +4,13 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from janus_jax.cli._processes import begin, ended, together
-from janus_jax.cli._tables import show_metrics
+from janus_jax.cli._tables import files_in, show_metrics
 from janus_jax.errors import ConfigError
 
 if TYPE_CHECKING:
     from janus_jax.train.config import TrainConfig
+
+FILES = ("model.janus", "results.json", "metrics.jsonl", "train.csv", "validation.csv", "plots", "report.html")
 
 
 def configure(arguments: list[str]):
@@ -78,4 +80,4 @@ def show(figures: dict[str, Any]) -> None:
         print(f"stopped at step {figures['step']} ({figures['stopped']}); the checkpoint is in {figures['run']}")
         return
     show_metrics({name: figures[name] for name in ("validation", "test") if name in figures})
-    print(f"{figures['seconds']} s; model, metrics, plots and report.html are in {figures['run']}")
+    print(f"{figures['seconds']} s. {files_in(figures['run'], FILES)}")

@@ -77,6 +77,8 @@ def _resized(arrays: list[np.ndarray], rows: int, fill, dtype: DTypeLike) -> np.
 def _pad_targets(graphs: Sequence[AtomGraph], capacity: Capacity, dtype: DTypeLike) -> Targets:
     arrays = {}
     for field in dataclasses.fields(Targets):
+        if any(getattr(graph.targets, field.name) is None for graph in graphs):
+            continue
         rows = capacity.atoms if field.name.startswith("forces") else capacity.structures
         arrays[field.name] = _resized([getattr(g.targets, field.name) for g in graphs], rows, 0, dtype)
     return Targets(**arrays)
@@ -102,14 +104,16 @@ def fill(graphs: Iterable[AtomGraph], capacity: Capacity) -> Iterator[list[AtomG
         yield group
 
 
-def choose(atoms: np.ndarray, edges: np.ndarray, atom_budget: int) -> Capacity:
+def choose(atoms: np.ndarray, edges: np.ndarray, atom_budget: int, most: Capacity | None = None) -> Capacity:
     """One capacity for groups of about `atom_budget` atoms of structures with these sizes.
 
     Edges are provided for the mean number per atom and a margin of 10 %, never less than the largest
-    structure needs; all lengths are rounded up to multiples of 8 (atoms) and 64 (edges).
+    structure needs and never more than all structures have; all lengths are rounded up to multiples of 8 (atoms)
+    and 64 (edges).
 
     Args:
         atoms, edges: sizes [structures].
+        most: what a group can need at most, where not all of these structures can be in one; None: all of them.
 
     Raises:
         CapacityError: a structure has more atoms than the budget.
@@ -119,10 +123,18 @@ def choose(atoms: np.ndarray, edges: np.ndarray, atom_budget: int) -> Capacity:
     largest = Capacity(int(atoms.max()), int(edges.max()), 1)
     if largest.atoms > atom_budget:
         raise CapacityError(largest, Capacity(atom_budget, largest.edges, 1), hint="raise batch.atoms")
-    budget = round_up(atom_budget, 8)
+    most = total(atoms, edges) if most is None else most
+    budget = round_up(min(atom_budget, most.atoms), 8)
     per_atom = edges.sum(dtype=np.int64) / max(1, atoms.sum(dtype=np.int64))
-    edge_budget = round_up(max(largest.edges, int(1.1 * per_atom * budget)), 64)
-    return Capacity(budget, edge_budget, max(1, budget // max(1, int(atoms.min()))))
+    edge_budget = max(largest.edges, min(most.edges, int(1.1 * per_atom * budget)))
+    smallest_first = np.cumsum(np.sort(atoms))
+    structures = min(most.structures, int(np.searchsorted(smallest_first, budget, side="right")))
+    return Capacity(budget, round_up(edge_budget, 64), max(1, structures))
+
+
+def total(atoms: np.ndarray, edges: np.ndarray) -> Capacity:
+    """What all structures with these sizes need together."""
+    return Capacity(int(atoms.sum(dtype=np.int64)), int(edges.sum(dtype=np.int64)), len(atoms))
 
 
 def round_up(count: int, multiple: int) -> int:

@@ -83,12 +83,10 @@ class Dataset(Sequence[AtomGraph]):
 
     def label_counts(self, members: Sequence[int], dtype: DTypeLike = np.float32) -> LabelCounts:
         """`LabelCounts.of` these structures, without reading them."""
-        rows = self.summary.records[numbers := self.indices[list(members)]]
+        numbers = self.indices[list(members)]
+        counts = label_counts(self.summary.records[numbers], self.train_on_fixed_atoms)
         weight = self.weights[numbers]
-        held = 0 if self.train_on_fixed_atoms else rows["fixed"]
-        forces = np.maximum(rows["forces"] - held, 0)
-        known = np.isfinite(rows["energy"]), forces, np.isfinite(rows["pressure"])
-        return LabelCounts(*(np.asarray((weight * count).sum(), dtype) for count in known))
+        return LabelCounts(*(np.asarray((weight * count).sum(), dtype) for count in counts.values()))
 
     def name(self, index: int) -> str:
         return self.source.name(int(self.indices[index]))
@@ -142,6 +140,16 @@ class Dataset(Sequence[AtomGraph]):
         return graph
 
 
+def label_counts(rows: np.ndarray, train_on_fixed_atoms: bool = False) -> dict[str, np.ndarray]:
+    """Labels of each row of a summary by term of the loss: energies and stresses (0 or 1), atoms with forces."""
+    held = 0 if train_on_fixed_atoms else rows["fixed"]
+    return {
+        "energy": np.isfinite(rows["energy"]).astype(int),
+        "forces": np.maximum(rows["forces"] - held, 0),
+        "stress": np.isfinite(rows["pressure"]).astype(int),
+    }
+
+
 def labelled_graph(
     frame: Atoms, cutoff: float, references: Mapping[int, float], labels: Labels, dataset: int = 0
 ) -> AtomGraph:
@@ -156,5 +164,6 @@ def labelled_graph(
         stress=np.zeros((1, 3, 3)) if labels.stress is None else labels.stress[None],
         stress_mask=np.array([labels.stress is not None]),
         weight=np.ones(1),
+        stress_trace=np.ones(1, bool) if labels.trace_only else None,
     )
     return from_atoms(frame, cutoff, dataset).replace(targets=targets)

@@ -9,17 +9,9 @@ import numpy as np
 from ase.data import chemical_symbols
 
 from janus_jax import plotting
-from janus_jax.data import references
+from janus_jax.data import plausibility, references
 from janus_jax.data.sources import Source
 from janus_jax.data.summary import Summary
-from janus_jax.errors import DataError
-
-SHORT_CONTACT = 0.6
-"""Shortest distance over the sum of covalent radii below which two atoms are suspiciously close."""
-HUGE_FORCE = 50.0
-"""eV/Å."""
-TREND = {"frames": 6, "spread": 0.01, "correlation": -0.5}
-"""Frames of one composition needed to judge the stress's sign, their relative spread in volume, and the verdict."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,59 +64,18 @@ def figures(summary: Summary) -> dict[str, Any]:
 def energies_above_references(summary: Summary) -> np.ndarray:
     """(E - sum E0) / atoms of the frames that are no isolated atoms, with E0 as training would take them."""
     chosen = np.flatnonzero(summary.records["usable"] & ~references.isolated(summary))
-    try:
-        table = references.least_squares(summary, chosen, references.isolated_energies(summary))
-    except DataError:
-        return np.zeros(0)
+    table = references.automatic(summary, chosen)[0].table
     rows = summary.records[chosen]
     values = (rows["energy"] - references.sums(table, summary)[rows["composition"]]) / np.maximum(rows["atoms"], 1)
     return values[np.isfinite(values)]
 
 
 def suspicions(source: Source, summary: Summary) -> list[Suspicion]:
-    """Frames that look wrong, in order: unusable, too close, huge forces, duplicates, wrong sign of the stress."""
-    rows, found = summary.records, []
-
-    def add(frame, reason: str) -> None:
-        found.append(Suspicion(int(frame), source.name(int(frame)), reason))
-
-    for frame, reason in summary.problems.items():
-        add(frame, reason)
-    for frame in np.flatnonzero(rows["usable"] & (rows["contact"] < SHORT_CONTACT)):
-        add(frame, f"two atoms are {100 * rows['contact'][frame]:.0f} % of the sum of their covalent radii apart")
-    for frame in np.flatnonzero(rows["force_max"] > HUGE_FORCE):
-        add(frame, f"a force of {rows['force_max'][frame]:.0f} eV/Å")
-    usable = np.flatnonzero(rows["usable"])
-    _, first, inverse = np.unique(rows["structure"][usable], return_index=True, return_inverse=True)
-    for frame, original in zip(usable, usable[first[inverse]], strict=True):
-        if frame != original:
-            gap = abs(rows["energy"][frame] - rows["energy"][original])
-            other = f", with another energy ({gap:.3g} eV apart)" if gap > 1e-6 else ""
-            add(frame, f"the same structure as {source.name(int(original))}{other}")
-    for composition in wrong_signs(summary):
-        formula = "".join(f"{chemical_symbols[n]}{c}" for n, c in summary.compositions[composition].items())
-        frame = np.flatnonzero(rows["composition"] == composition)[0]
-        add(frame, f"the stress of {formula} frames falls when the volume grows: its sign looks wrong (stress_sign)")
-    return sorted(found, key=lambda one: one.frame)
-
-
-def wrong_signs(summary: Summary) -> list[int]:
-    """Compositions whose pressure rises with the volume.
-
-    A denser sample is under higher pressure (positive bulk modulus), so within one composition
-    pressure and volume must correlate negatively; if stress and virial conventions were mixed up,
-    they do the opposite.
-    """
-    rows, bad = summary.records, []
-    known = np.isfinite(rows["pressure"]) & np.isfinite(rows["volume"])
-    for composition in np.unique(rows["composition"][known]):
-        chosen = known & (rows["composition"] == composition)
-        volume, pressure = rows["volume"][chosen], rows["pressure"][chosen]
-        if len(volume) < TREND["frames"] or volume.std() < TREND["spread"] * volume.mean() or pressure.std() == 0:
-            continue
-        if -np.corrcoef(volume, pressure)[0, 1] < TREND["correlation"]:
-            bad.append(int(composition))
-    return bad
+    """Frames that look wrong, in order: those that cannot be used, and what `plausibility` finds."""
+    reasons = list(summary.problems.items())
+    for found in plausibility.findings(source, summary):
+        reasons += found.reasons.items()
+    return sorted((Suspicion(frame, source.name(frame), why) for frame, why in reasons), key=lambda one: one.frame)
 
 
 def draw(summary: Summary, path: Path) -> None:
@@ -143,9 +94,10 @@ def draw(summary: Summary, path: Path) -> None:
     for axis, (values, label) in zip(axes, panels, strict=True):
         values = np.asarray(values, float)[np.isfinite(values)]
         if len(values):
-            axis.hist(values, bins=min(60, max(10, len(values) // 5)))
+            count = min(60, max(10, len(values) // 5))
+            axis.hist(values, bins=np.linspace(*plotting.limits(values), count + 1).tolist())
         else:
-            axis.text(0.5, 0.5, "none", ha="center", transform=axis.transAxes)
+            plotting.nothing(axis, "none")
         axis.set(xlabel=label, ylabel="structures")
     plotting.save(figure, path)
 

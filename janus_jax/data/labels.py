@@ -34,6 +34,9 @@ UNITS = {
     "kbar": 0.1 * units.GPa,
 }
 ASYMMETRY = 0.02
+ASE_ORDER = "xx yy zz yz xz xy"
+AS_WRITTEN = "as_written"
+"""Parameter of a frame's calculator that lists the results which are as the file has them, not in ASE's form."""
 
 
 class LabelConfig(Section):
@@ -53,6 +56,12 @@ class LabelConfig(Section):
     """Virials are in energy_unit."""
     stress_sign: Literal["tensile", "compressive"] = "tensile"
     """tensile: stress positive under tension, virial = -V stress (ASE, extxyz); compressive: the opposite (VASP)."""
+    stress_order: Literal["xx yy zz yz xz xy", "xx yy zz xy yz xz", "xx yy zz xy xz yz", "xx xy xz yy yz zz"] = (
+        ASE_ORDER
+    )
+    """Order of six numbers in a file: of Voigt and ASE, VASP, LAMMPS, or the upper triangle by rows."""
+    stress_components: Literal["all", "trace"] = "all"
+    """trace: only the mean of xx, yy, zz is a label, and may be a single number (with compressive: a pressure)."""
 
 
 class Labels(BaseModel):
@@ -64,6 +73,8 @@ class Labels(BaseModel):
     """[atoms, 3]."""
     stress: np.ndarray | None
     """[3, 3], eV/Å^3, tensile positive."""
+    trace_only: bool = False
+    """Whether of the stress only the trace is known; the rest is 0 then."""
     names: dict[str, str]
     """Label to name in the file."""
     unused: dict[str, tuple[str, ...]]
@@ -88,7 +99,8 @@ def read_labels(frame: Atoms, config: LabelConfig = LabelConfig()) -> Labels:
         if value is None:
             continue
         assert name is not None
-        values[label], names[label] = _numbers(value, label, name, len(frame)), name
+        shapes = _shapes(label, len(frame), config)
+        values[label], names[label] = _numbers(value, label, name, shapes), name
     if "stress" in values and not has_volume(frame):
         if (np.linalg.norm(frame.cell.array, axis=1) > 0).all():
             raise DataError(f"{names['stress']} of a cell whose vectors lie in one plane means nothing")
@@ -99,6 +111,7 @@ def read_labels(frame: Atoms, config: LabelConfig = LabelConfig()) -> Labels:
         energy=None if energy is None else float(energy) * UNITS[config.energy_unit],
         forces=None if forces is None else forces * UNITS[config.forces_unit],
         stress=_stress(values["stress"], names["stress"], frame, config) if "stress" in values else None,
+        trace_only=config.stress_components == "trace",
         names=names,
         unused=unused,
     )
@@ -129,18 +142,29 @@ def _find(frame: Atoms, label: str, name: str) -> Any:
     return next((place[name] for place in places if place.get(name) is not None), None)
 
 
-def _numbers(value: Any, label: str, name: str, atoms: int) -> np.ndarray:
+def _as_written(frame: Atoms, name: str) -> bool:
+    """Whether a label is as its file has it: what a calculator holds is in ASE's order, whatever was read."""
+    if frame.calc is not None and frame.calc.results.get(name) is not None:
+        return name in frame.calc.parameters.get(AS_WRITTEN, ())
+    return True
+
+
+def _shapes(label: str, atoms: int, config: LabelConfig) -> list[tuple[int, ...]]:
+    single: list[tuple[int, ...]] = [()] if config.stress_components == "trace" else []
+    return {"energy": [()], "forces": [(atoms, 3)], "stress": [*single, (6,), (9,), (3, 3)]}[label]
+
+
+def _numbers(value: Any, label: str, name: str, shapes: list[tuple[int, ...]]) -> np.ndarray:
     try:
         if np.asarray(value).dtype == bool:  # in extxyz, a key without a value is True
             raise TypeError
         array = np.asarray(value, np.float64)
     except (TypeError, ValueError):
         raise DataError(f"{name} is not numeric: {str(value)[:60]!r}") from None
-    if label == "energy" and array.size == 1:
+    if array.size == 1 and () in shapes:
         array = array.reshape(())
-    if label == "forces" and array.size == 3 * atoms == 3:
+    if array.size == 3 and (1, 3) in shapes:
         array = array.reshape(1, 3)
-    shapes = {"energy": [()], "forces": [(atoms, 3)], "stress": [(6,), (9,), (3, 3)]}[label]
     if array.shape not in shapes:
         raise DataError(f"{name} has shape {array.shape}; allowed: {' or '.join(map(str, shapes))}")
     if not np.isfinite(array).all():
@@ -149,7 +173,12 @@ def _numbers(value: Any, label: str, name: str, atoms: int) -> np.ndarray:
 
 
 def _stress(value: np.ndarray, name: str, frame: Atoms, config: LabelConfig) -> np.ndarray:
-    full = full_stress(value, name)
+    if value.shape == (6,) and _as_written(frame, name):
+        order = config.stress_order.split()
+        value = value[[order.index(component) for component in ASE_ORDER.split()]]
+    full = value * np.eye(3) if value.shape == () else full_stress(value, name)
+    if config.stress_components == "trace":
+        full = np.trace(full) / 3 * np.eye(3)
     virial = config.stress_is == "virial" or (config.stress_is == "auto" and "virial" in name.lower())
     full = -full * UNITS[config.energy_unit] / frame.cell.volume if virial else full * UNITS[config.stress_unit]
     return full if config.stress_sign == "tensile" else -full

@@ -22,6 +22,8 @@ from janus_jax.errors import CapacityError
 from janus_jax.graph import AtomGraph, Capacity, LabelCounts
 
 WINDOW = 512
+FILLED = 4
+"""Micro-batches that a window can fill at least, however large they are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +59,9 @@ def plan(atoms: np.ndarray, edges: np.ndarray, capacity: Capacity, seed: int, ep
     """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(atoms))
-    for start in range(0, len(order), WINDOW):
-        window = order[start : start + WINDOW]
+    length = max(WINDOW, FILLED * int(capacity.atoms * len(atoms) // max(1, atoms.sum(dtype=np.int64))))
+    for start in range(0, len(order), length):
+        window = order[start : start + length]
         groups: list[list[int]] = []
         room = np.zeros((len(window), 3), np.int64)
         for index in window[np.argsort(-atoms[window], kind="stable")]:

@@ -6,6 +6,7 @@ belongs to); the number alone decides. So equal structures, and frames of one tr
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,28 @@ def assign(groups: np.ndarray, fractions: Sequence[float], seed: int) -> np.ndar
             if nearest is not None:
                 part[groups == groups[nearest]] = k
     return part
+
+
+class Deviation(NamedTuple):
+    """What is to be said of a part that has not the size asked for."""
+
+    text: str
+    grave: bool
+    """Empty, or not between half and twice of what was asked for."""
+
+
+def deviation(fraction: float, count: int, groups: np.ndarray) -> Deviation | None:
+    """What to say of a part of `count` structures that was to be a fraction of all; None if it is that.
+
+    Args:
+        groups: hashes of all structures [structures], uint64.
+    """
+    asked, kept = fraction * len(groups), len(np.unique(groups))
+    if abs(count - asked) < 1:
+        return None
+    why = f"they are {kept} groups that stay together" if kept < len(groups) else "each goes by a hash of its content"
+    text = f"{count} of {len(groups)} structures, where {fraction:g} of them ({asked:.3g}) was asked for: {why}"
+    return Deviation(text, not (count and asked / 2 <= count <= 2 * asked))
 
 
 def uniform(groups: np.ndarray, seed: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 Training needs it for capacities, reference energies and splits; `janus-jax data inspect` prints it.
 The pass costs one neighbour list a frame, runs in several processes if asked, and is cached under the
-hash of the content, the cutoff and the label settings (about 110 bytes a frame).
+hash of the content, the cutoff and the label settings (about 140 bytes a frame).
 """
 
 import dataclasses
@@ -20,13 +20,14 @@ from ase.constraints import FixAtoms, FixCartesian
 from ase.data import covalent_radii
 
 from janus_jax.configuration import Section
-from janus_jax.data import cache
+from janus_jax.data import cache, comparison
 from janus_jax.data.labels import LabelConfig, Labels, has_volume, read_labels
 from janus_jax.data.neighbors import from_atoms
 from janus_jax.data.sources.base import Source, digest
 from janus_jax.errors import DataError, StructureError
+from janus_jax.graph import AtomGraph
 
-VERSION = 1
+VERSION = 2
 CHUNK = 128
 
 RECORD = np.dtype(
@@ -38,6 +39,13 @@ RECORD = np.dtype(
         ("force_square", "f8"),  # sum of squares of the components, (eV/Å)^2
         ("force_max", "f8"),  # longest, eV/Å
         ("pressure", "f8"),  # -trace(stress)/3, eV/Å^3, NaN: no label
+        ("stress_max", "f4"),  # largest component, eV/Å^3
+        ("net_force", "f4"),  # length of the sum of all forces, eV/Å; 0 if atoms are held
+        ("virial", "f4"),  # pressure times volume by the forces, eV, NaN: cannot be known
+        ("before", "i4"),  # an earlier frame of the same atoms close to this one, -1: none
+        ("force_work", "f4"),  # done from there to here, eV
+        ("stress_work", "f4"),
+        ("work_scale", "f4"),  # root of the sum of squares of the parts of both, eV
         ("volume", "f8"),  # Å^3, NaN: no full cell
         ("contact", "f4"),  # shortest distance / sum of covalent radii, inf: no neighbour
         ("fixed", "i4"),  # atoms held by a constraint
@@ -146,14 +154,17 @@ def _part(source: Source, cutoff: float, labels: LabelConfig, keys: FrameKeys, f
     tables: tuple[dict, dict, dict] = ({}, {}, {})
     names: Counter[str] = Counter()
     problems: dict[int, str] = {}
+    seen: dict[int, comparison.Seen] = {}
     for row, index in zip(records, frames, strict=True):
-        for field in ("energy", "pressure", "volume"):
+        for field in ("energy", "pressure", "volume", "virial"):
             row[field] = np.nan
+        row["before"] = -1
         try:
             frame = source[index]
-            _describe(row, frame, cutoff, keys, tables)
+            graph = _describe(row, frame, cutoff, keys, tables)
             found = read_labels(frame, labels)
             _describe_labels(row, found, names)
+            _compare(row, comparison.Seen(index, frame, found), graph, seen)
             row["usable"] = True
         except (DataError, StructureError) as error:
             problems[index] = str(error).removeprefix(source.name(index)).lstrip(":, ").rstrip(".")
@@ -161,7 +172,7 @@ def _part(source: Source, cutoff: float, labels: LabelConfig, keys: FrameKeys, f
     return Summary(records, compositions, list(tables[1]), list(tables[2]), dict(names), problems, "")
 
 
-def _describe(row: np.void, frame: Atoms, cutoff: float, keys: FrameKeys, tables: tuple[dict, dict, dict]) -> None:
+def _describe(row: np.void, frame: Atoms, cutoff: float, keys: FrameKeys, tables: tuple[dict, dict, dict]) -> AtomGraph:
     numbers, counts = np.unique(frame.numbers, return_counts=True)
     composition = tuple(zip(numbers.tolist(), counts.tolist(), strict=True))
     kinds = (composition, str(frame.info.get(keys.config_type, "")), str(frame.info.get(keys.dataset, "")))
@@ -185,6 +196,7 @@ def _describe(row: np.void, frame: Atoms, cutoff: float, keys: FrameKeys, tables
         vectors = graph.positions[graph.src] - graph.positions[graph.dst] + graph.image @ frame.cell.array
         radii = covalent_radii[graph.numbers]
         row["contact"] = (np.linalg.norm(vectors, axis=1) / (radii[graph.src] + radii[graph.dst])).min()
+    return graph
 
 
 def _describe_labels(row: np.void, found: Labels, names: Counter[str]) -> None:
@@ -197,6 +209,18 @@ def _describe_labels(row: np.void, found: Labels, names: Counter[str]) -> None:
         row["force_max"] = np.linalg.norm(found.forces, axis=1).max(initial=0)
     if found.stress is not None:
         row["pressure"] = -np.trace(found.stress) / 3
+        row["stress_max"] = np.abs(found.stress).max()
+
+
+def _compare(row: np.void, this: comparison.Seen, graph: AtomGraph, seen: dict[int, comparison.Seen]) -> None:
+    """Labels against each other, and against the last frame of the same composition in this chunk."""
+    if this.labels.forces is not None and not row["fixed"]:
+        row["net_force"] = np.linalg.norm(this.labels.forces.sum(0))
+    row["virial"] = comparison.virial(graph, this.labels)
+    before, seen[int(row["composition"])] = seen.get(int(row["composition"])), this
+    if before is not None and (done := comparison.work(before, this.frame, this.labels)) is not None:
+        row["before"], row["force_work"], row["stress_work"] = before.index, done.forces, done.stress
+        row["work_scale"] = done.scale
 
 
 def fixed_atoms(frame: Atoms) -> np.ndarray:

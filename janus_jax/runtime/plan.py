@@ -6,6 +6,7 @@ given, or from operations, in which case it has no unit.
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -44,12 +45,18 @@ class Plan:
     figures: dict[str, Any]
 
 
-def plan(config: TrainConfig, neighbors: float | None = None, times: PhaseTimes | None = None) -> Plan:
+def plan(
+    config: TrainConfig,
+    neighbors: float | None = None,
+    times: PhaseTimes | None = None,
+    progress: Callable[[int, str], None] = lambda done, what: None,
+) -> Plan:
     """The plan of a training configuration.
 
     Args:
         neighbors: edges per atom; None: from the cutoff and a usual density.
         times: of the phases of one stage and micro-batch, ms; None: operations are taken for times.
+        progress: called with the stages traced so far, and what is done next.
 
     Raises:
         MeshError, ScheduleError: model, batch and mesh do not fit together.
@@ -67,11 +74,14 @@ def plan(config: TrainConfig, neighbors: float | None = None, times: PhaseTimes 
         neighbors = ATOMS_PER_ANGSTROM3 * 4 / 3 * math.pi * config.model.cutoff_angstrom**3
     atoms = config.batch.atoms
     capacity = Capacity(atoms, math.ceil(atoms * neighbors), max(1, atoms // 25))
+    progress(0, "making the schedule")
     schedule = make_schedule(pipeline, mesh.pipe, micro_batches)  # says where phases are; times change their order only
-    flop, bytes_ = _counted(stages, config, schedule, capacity)
+    flop, bytes_ = _counted(stages, config, schedule, capacity, progress)
+    progress(len(stages), "making the schedule with these times")
     if times is None:
         unit = float(np.mean([value for (op, _), value in flop.items() if op == "FE"]))
-        timing = PhaseTimes.measured({key: value / unit for key, value in flop.items()})
+        # One stage has nothing to send back, so its BEh counts no operation; a time is positive.
+        timing = PhaseTimes.measured({key: max(value / unit, 1e-6) for key, value in flop.items()})
     else:
         timing = times
     schedule = make_schedule(pipeline, mesh.pipe, micro_batches, timing)
@@ -110,7 +120,9 @@ def _message(instruction, stages: int) -> tuple[str, int]:
     return "activation" if instruction.op[1] == "A" else "gradient", peer(instruction.op, instruction.stage, stages)
 
 
-def _counted(stages: list[Stage], config: TrainConfig, schedule, capacity: Capacity) -> tuple[dict, Sizes]:
+def _counted(
+    stages: list[Stage], config: TrainConfig, schedule, capacity: Capacity, progress: Callable[[int, str], None]
+) -> tuple[dict, Sizes]:
     """Operations by (operation, stage), and bytes; stages of one kind are traced once."""
     graph = shapes(_graph(config.precision, capacity))
     place = jax.eval_shape(Place.of, graph)
@@ -118,6 +130,7 @@ def _counted(stages: list[Stage], config: TrainConfig, schedule, capacity: Capac
     work, held, features, h = {}, {}, [], ()
     for number, stage in enumerate(stages):
         features.append(h)
+        progress(number, "tracing the phases of the next one")
         for part in parts(schedule):
             key, kept = (stage.function, part), config.pipeline.memory
             phases.setdefault(key, Phases(stage.function, kept, split=schedule.split, part=part))

@@ -50,7 +50,8 @@ class PhaseTimes:
                 raise UnknownNameError("part in split", op, ("BFt", "BEh"))
         values = [*self.phases.values(), *self.parts.values(), *(self.stage or ()), *(self.micro or ())]
         if not all(np.isfinite(value) and value > 0 for value in values):
-            raise ScheduleError(f"times must be positive numbers, got {dict(self.phases)} {dict(self.parts)}")
+            given = ", ".join(f"{name}={value:g}" for name, value in {**self.phases, **self.parts}.items())
+            raise ScheduleError(f"times must be positive numbers, got {given}")
         for part, whole in (("BFt", "BF"), ("BEh", "BE")):
             if part in self.parts and self.parts[part] >= self.phases[whole]:
                 given = f"{part}={self.parts[part]:g}, {whole}={self.phases[whole]:g}"

@@ -1,9 +1,29 @@
 """What a person sees of a run: a bar and a table of validations on a terminal, plain lines elsewhere."""
 
+import math
 import sys
 import time
 
+from janus_jax.progress import bar
+
 ROWS = 8
+HEADS = {
+    "energy_mae_meV_per_atom": "E, meV/atom",
+    "forces_mae_meV_per_angstrom": "F, meV/Å",
+    "stress_mae_meV_per_angstrom3": "stress, meV/Å^3",
+}
+
+
+def _shown(value: float | None) -> str:
+    """Three digits, all those before the point; "-" where there is no label."""
+    return "-" if value is None or math.isnan(value) else f"{value:.{2 if abs(value) < 100 else 0}f}"
+
+
+def _errors(part: str, numbers: dict[str, float]) -> str:
+    """Mean absolute errors of a batch or of the validation set; forces by component in both."""
+    known = ((head, numbers.get(f"{part}_{name}")) for name, head in HEADS.items())
+    parts = (head.replace(",", f" {_shown(value)}") for head, value in known if value is not None)
+    return "  ".join(parts)
 
 
 class Console:
@@ -26,11 +46,8 @@ class Console:
 
     def _start(self) -> None:
         from rich.live import Live
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn(), TextColumn("{task.fields[text]}"))
-        self.progress = Progress(*columns, TimeElapsedColumn(), TextColumn("/"), TimeRemainingColumn())
-        self.task = self.progress.add_task("train", total=self.steps, completed=self.done, text="")
+        self.progress, self.task = bar("step", self.steps, self.done)
         self.live = Live(self._view(), console=self.console, refresh_per_second=4)
         self.live.start()
 
@@ -40,7 +57,7 @@ class Console:
 
         if not self.rows:
             return self.progress
-        table = Table("step", "validation loss", "E, meV/atom", "F, meV/Å", "stress, meV/Å^3", "", title="MAE")
+        table = Table("step", "loss", *HEADS.values(), "", title="validation: loss and mean absolute errors")
         for row in self.rows[-ROWS:]:
             table.add_row(*row)
         return Group(table, self.progress)
@@ -54,10 +71,8 @@ class Console:
         if "validation_loss" in numbers:
             self._validation(step, numbers)
         elif "train_loss" in numbers:
-            text = (
-                f"loss {numbers['train_loss']:.3f}  E {numbers['train_energy_mae_meV_per_atom']:.1f} meV/atom  "
-                f"F {numbers['train_force_norm_meV_per_angstrom']:.0f} meV/Å  {numbers['atoms_per_s']:.0f} atoms/s"
-            )
+            speed = f"{numbers['atoms_per_s']:.0f} atoms/s"
+            text = f"loss {numbers['train_loss']:.3f}  {_errors('train', numbers)}  {speed}"
             if self.live is not None:
                 self.progress.update(self.task, completed=step, text=text)
             elif step % self.every == 0:
@@ -66,19 +81,14 @@ class Console:
                 self.note(f"step {step}/{self.steps}  {text}{eta}")
 
     def _validation(self, step: int, numbers: dict[str, float]) -> None:
-        names = ("energy_mae_meV_per_atom", "forces_mae_meV_per_angstrom", "stress_mae_meV_per_angstrom3")
-        energy, forces, stress = (
-            f"{value:.2f}" if (value := numbers.get(f"validation_{name}")) is not None else "-" for name in names
-        )
         mark = "best so far" if numbers.get("validation_best") else ""
         if self.live is not None:
-            self.rows.append((str(step), f"{numbers['validation_loss']:.4f}", energy, forces, stress, mark))
+            shown = (_shown(numbers.get(f"validation_{name}")) for name in HEADS)
+            self.rows.append((str(step), f"{numbers['validation_loss']:.4f}", *shown, mark))
             self.live.update(self._view())
         else:
-            self.note(
-                f"step {step}  validation: loss {numbers['validation_loss']:.3f}  "
-                f"E {energy} meV/atom  F {forces} meV/Å  {mark}".rstrip()
-            )
+            loss = f"{numbers['validation_loss']:.3f}"
+            self.note(f"step {step}  validation: loss {loss}  {_errors('validation', numbers)}  {mark}".rstrip())
 
     def close(self) -> None:
         if self.live is not None:

@@ -22,7 +22,7 @@ class Evaluation:
     """Predictions and labels of all structures, in order; labels are NaN where missing.
 
     Energies are totals, eV [structures]; forces eV/Å [atoms, 3], all structures one after the other;
-    stress eV/Å^3 [structures, 3, 3].
+    stress eV/Å^3 [structures, 3, 3], a label off the diagonal NaN where only the trace is known.
     """
 
     atoms: np.ndarray
@@ -39,11 +39,16 @@ class Evaluation:
     stress_label: np.ndarray
 
     def differences(self) -> dict[str, np.ndarray]:
-        """Prediction minus label by row, NaN where there is no label: energy per atom, forces, stress; eV, Å."""
+        """Prediction minus label by row, NaN where there is no label: energy per atom, forces, stress; eV, Å.
+
+        Where only the trace of a stress is known, all nine components are a third of the trace's difference.
+        """
+        stress = self.stress - self.stress_label
+        third = np.trace(stress, axis1=1, axis2=2)[:, None, None] / 3
         return {
             "energy": (self.energy - self.energy_label) / np.maximum(self.atoms, 1),
             "forces": self.forces - self.forces_label,
-            "stress": self.stress - self.stress_label,
+            "stress": np.where(np.isnan(self.stress_label[:, :1, 1:2]), third, stress),
         }
 
     def known(self) -> dict[str, np.ndarray]:
@@ -51,7 +56,7 @@ class Evaluation:
         return {
             "energy": np.isfinite(self.energy_label),
             "forces": np.isfinite(self.forces_label).all(1),
-            "stress": np.isfinite(self.stress_label).all((1, 2)),
+            "stress": np.isfinite(self.stress_label[:, 0, 0]),
         }
 
     def structure_of_atom(self) -> np.ndarray:
@@ -96,15 +101,16 @@ class Evaluation:
         return {name: self.metrics(array == name) for name in sorted(set(names))}
 
     def loss(self, config: LossConfig) -> float:
-        """The training loss over all structures; terms without labels count nothing."""
+        """The training loss over all structures; terms without labels count nothing, NaN if there are none at all."""
         weights = {"energy": self.weight, "forces": np.repeat(self.weight, self.atoms), "stress": self.weight}
-        total, known = 0.0, self.known()
+        terms, known = [], self.known()
         for name, difference in self.differences().items():
             weight = weights[name][known[name]]
             if weight.sum() > 0:
                 errors = penalty(difference[known[name]], getattr(config, f"{name}_error"), config.huber_delta)
-                total += getattr(config, name) * float((weight * np.asarray(errors)).sum() / weight.sum())
-        return total
+                term = float((weight * np.asarray(errors)).sum() / weight.sum())
+                terms.append(getattr(config, name) * term)
+        return sum(terms) if terms else float("nan")
 
     def force_errors(self) -> np.ndarray:
         """Root mean square force error of each structure, eV/Å; NaN without labels."""
@@ -178,10 +184,12 @@ def _labels(model: Potential, graph: AtomGraph) -> dict[str, Any]:
             "forces_label": np.full((len(graph.numbers), 3), np.nan),
             "stress_label": np.full((3, 3), np.nan),
         }
+    trace_only = targets.stress_trace is not None and targets.stress_trace[0]
+    known = np.eye(3, dtype=bool) if trace_only else np.ones((3, 3), bool)
     energy = targets.energy[0] + reference_energies(model, graph)[0]
     return {
         "weight": float(targets.weight[0]),
         "energy_label": np.where(targets.energy_mask[0], energy, np.nan),
         "forces_label": np.where(targets.forces_mask[:, None], targets.forces, np.nan),
-        "stress_label": np.where(targets.stress_mask[0], targets.stress[0], np.nan),
+        "stress_label": np.where(targets.stress_mask[0] & known, targets.stress[0], np.nan),
     }

@@ -9,7 +9,6 @@ import numpy as np
 
 from janus_jax.data import batching, references
 from janus_jax.data.dataset import Dataset
-from janus_jax.errors import DataError
 from janus_jax.models.potential import Potential
 from janus_jax.train.evaluate import evaluate
 
@@ -26,22 +25,22 @@ def references_sample(data: Dataset) -> np.ndarray:
     return np.array(sorted(list(chosen)[:SAMPLE]), int)
 
 
-def moved_references(model: Potential, data: Dataset, batch_atoms: int) -> dict[int, float]:
+def moved_references(model: Potential, data: Dataset, batch_atoms: int) -> references.Fit:
     """The model's reference energies plus, per element of the data, what makes its energies fit on average.
 
-    Raises:
-        DataError: no structure has an energy.
+    Without energies they stay, and elements that are new get 0.
     """
-    chosen = references_sample(data)
+    chosen, old = references_sample(data), dict(model.references)
     if not len(chosen):
-        raise DataError("No frame has an energy to fit reference energies to; give them in data.references.")
-    old = dict(model.references)
+        return references.Fit(dict.fromkeys(data.summary.elements(data.indices).tolist(), 0.0) | old)
     rows = data.records[chosen]
-    kinds = [data.summary.compositions[k] for k in rows["composition"]]
+    kinds, which = np.unique(rows["composition"], return_inverse=True)
+    compositions = [data.summary.compositions[k] for k in kinds]
     capacity = batching.choose(rows["atoms"], rows["edges"], max(batch_atoms, int(rows["atoms"].max())))
     model.references = ()
     network = evaluate(model, (data[int(index)] for index in chosen), capacity).energy
-    offset = np.array([sum(old.get(number, 0.0) * count for number, count in kind.items()) for kind in kinds])
-    moved = references.fit(kinds, rows["energy"] - network - offset, np.ones(len(kinds)), {})
+    offset = np.array([sum(old.get(number, 0.0) * count for number, count in kind.items()) for kind in compositions])
+    moved, far, plain = references.fit(compositions, which, rows["energy"] - network - offset[which])
     model.references = tuple(sorted(old.items()))
-    return old | {number: old.get(number, 0.0) + shift for number, shift in moved.items()}
+    new, with_all = ({number: old.get(number, 0.0) + shift for number, shift in by.items()} for by in (moved, plain))
+    return references.Fit.of(old | new, data.indices[chosen], far, with_all)

@@ -157,6 +157,7 @@ class Loop:
         self.rate = jax.jit(optimizer.schedule(config.optimizer, config.steps))
         self.trainer, self.primary = trainer, multihost.primary()
         self.fresh = self.trainer.init(prepared.model)
+        self.labels = prepared.train.label_counts(range(len(prepared.train)))
 
     def restore(self) -> tuple[TrainState, Progress]:
         """State and progress of the newest readable checkpoint.
@@ -257,8 +258,6 @@ class Loop:
         capacity, micro_batches = self.data.capacity, len(batch.micro_batches)
         numbers = {
             "train_loss": float(terms.total),
-            "train_energy_mae_meV_per_atom": MEV_PER_EV * float(terms.energy_per_atom),
-            "train_force_norm_meV_per_angstrom": MEV_PER_EV * float(terms.force_norm),
             "gradient_norm": float(report.gradient_norm),
             "learning_rate": float(self.rate(step - 1)),
             "structures": len(batch.members),
@@ -268,6 +267,11 @@ class Loop:
             "step_s": (seconds := time.perf_counter() - start),
             "atoms_per_s": batch.atoms / seconds,
         }
+        # No labels, no figure: 0.0 would be taken for a perfect fit. NaN if only this batch has none: columns stay.
+        if self.labels.energies > 0:
+            numbers["train_energy_mae_meV_per_atom"] = MEV_PER_EV * float(terms.energy_per_atom)
+        if self.labels.forces > 0:
+            numbers["train_forces_mae_meV_per_angstrom"] = MEV_PER_EV * float(terms.forces)
         self._record(step, numbers)
         return state, finite
 

@@ -44,13 +44,13 @@ class LossConfig(Section):
 
 @pytree
 class LossTerms:
-    """Weighted sum of the terms, and three means for progress reports, whatever the loss."""
+    """Weighted sum of the terms, and three means for progress reports, whatever the loss; NaN without labels."""
 
     total: Float[Array, ""]
     energy_per_atom: Float[Array, ""]
     """Mean absolute error, eV."""
-    force_norm: Float[Array, ""]
-    """Mean norm of the error, eV/Å."""
+    forces: Float[Array, ""]
+    """Mean absolute error of components, eV/Å."""
     stress: Float[Array, ""]
     """Mean absolute error, eV/Å^3."""
 
@@ -104,9 +104,13 @@ def force_loss(
     """The part of `loss` that forces (eV/Å) and stress (eV/Å^3) have, the energy's zero."""
     targets = _targets(graph)
     rest = targets.forces_mask, targets.weight[graph.atom_structure], counts.forces
-    force, shown_force = _means(forces - targets.forces, (config.forces_error, "norm"), config, *rest)
+    force, shown_force = _means(forces - targets.forces, (config.forces_error, "mae"), config, *rest)
     rest = targets.stress_mask, targets.weight, counts.stresses
-    tension, shown_stress = _means(stress - targets.stress, (config.stress_error, "mae"), config, *rest)
+    difference = stress - targets.stress
+    if targets.stress_trace is not None:
+        trace = jnp.trace(difference, axis1=1, axis2=2)[:, None, None] / 3
+        difference = jnp.where(targets.stress_trace[:, None, None], trace, difference)
+    tension, shown_stress = _means(difference, (config.stress_error, "mae"), config, *rest)
     total = config.forces * force + config.stress * tension
     return LossTerms(total, jnp.zeros_like(shown_force), shown_force, shown_stress)
 
@@ -117,6 +121,7 @@ def _targets(graph: AtomGraph) -> Targets:
 
 
 def _means(difference: Array, kinds: tuple[str, str], config: LossConfig, mask, weight, count) -> list[Array]:
-    """Weighted means over the known rows of two penalties: the loss's and the one that is shown."""
+    """Weighted means over the known rows of two penalties: the loss's, and the one shown, NaN without labels."""
     errors = (penalty(difference, kind, config.huber_delta) for kind in kinds)
-    return [jnp.where(mask, weight * error, 0).sum() / jnp.where(count > 0, count, 1) for error in errors]
+    term, shown = (jnp.where(mask, weight * error, 0).sum() / jnp.where(count > 0, count, 1) for error in errors)
+    return [term, jnp.where(count > 0, shown, jnp.nan)]

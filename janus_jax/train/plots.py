@@ -1,4 +1,4 @@
-"""Pictures of runs: learning curves, parity, force errors, use of the batches."""
+"""Pictures of runs: learning curves, force errors, worst structures, use of the batches."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,32 +9,27 @@ import numpy as np
 from janus_jax import plotting
 from janus_jax.train import worst
 from janus_jax.train.evaluate import Evaluation
+from janus_jax.train.parity import POINTS
 from janus_jax.units import MEV_PER_EV
 
-POINTS = 20_000
-"""More points than this are thinned out in scatter plots."""
-
 PANELS = (
-    ("train_force_norm_meV_per_angstrom", "validation_forces_mae_meV_per_angstrom", "forces, meV/Å"),
-    ("train_energy_mae_meV_per_atom", "validation_energy_mae_meV_per_atom", "energy, meV/atom"),
+    ("forces_mae_meV_per_angstrom", "force MAE (components), meV/Å"),
+    ("energy_mae_meV_per_atom", "energy MAE, meV/atom"),
 )
+"""One figure of both, training and validation."""
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def learning_curves_figure(rows: Rows):
-    """Training errors over steps, with the validation MAEs of the averaged weights, and the loss."""
+    """Errors of each step's batch, the same errors of the averaged weights on the validation set, and the loss."""
     figure, axes = plotting.figure(3)
-    names = ("training batch (force norm)", "training batch"), ("validation MAE (components)", "validation MAE")
-    for k, (axis, (train, validation, label)) in enumerate(zip(axes, PANELS, strict=False)):
-        _curve(axis, rows, train, label=names[0][k], lw=0.6, color="0.6")
-        _curve(axis, rows, validation, label=names[1][k], marker="o", ms=4)
-        axis.set(xlabel="step", ylabel=label, yscale="log")
-        axis.legend()
-    _curve(axes[2], rows, "train_loss", label="training batch", lw=0.6, color="0.6")
-    _curve(axes[2], rows, "validation_loss", label="validation", marker="o", ms=4)
-    axes[2].set(xlabel="step", ylabel="loss", yscale="log")
-    axes[2].legend()
+    for axis, (key, label) in zip(axes, (*PANELS, ("loss", "loss")), strict=True):
+        _curve(axis, rows, f"train_{key}", label="training batch", lw=0.6, color="0.6")
+        _curve(axis, rows, f"validation_{key}", label="validation", marker="o", ms=4)
+        axis.set(xlabel="step", ylabel=label)
+        plotting.logarithmic(axis)
+        plotting.legend(axis)
     return figure
 
 
@@ -48,54 +43,26 @@ def _curve(axis, rows: Rows, key: str, x: str = "step", **style) -> None:
         axis.plot(*zip(*points, strict=True), **style)
 
 
-def parity_figure(evaluation: Evaluation, title: str = ""):
-    """Predicted against reference: energy per atom, force components, stress components."""
-    atoms, known = np.maximum(evaluation.atoms, 1), evaluation.known()
-    quantities = {
-        "energy": (evaluation.energy_label / atoms, evaluation.energy / atoms, "eV/atom"),
-        "forces": (evaluation.forces_label, evaluation.forces, "eV/Å"),
-        "stress": (evaluation.stress_label, evaluation.stress, "eV/Å$^3$"),
-    }
-    shown = [name for name in quantities if known[name].any()]
-    figure, axes = plotting.figure(max(1, len(shown)))
-    metrics = evaluation.metrics()
-    for axis, name in zip(axes, shown, strict=False):
-        reference, predicted, unit = quantities[name]
-        reference, predicted = reference[known[name]].ravel(), predicted[known[name]].ravel()
-        few = slice(None, None, -(-len(reference) // POINTS))
-        axis.axline((reference[0],) * 2, slope=1, color="0.7", lw=1)
-        axis.plot(reference[few], predicted[few], ".", ms=3, alpha=0.5)
-        mae = next(value for key, value in metrics.items() if key.startswith(f"{name}_mae"))
-        axis.set(
-            xlabel=f"reference, {unit}", ylabel=f"predicted, {unit}", title=f"{title} {name}: MAE {mae:.1f} m{unit}"
-        )
-    return figure
-
-
-def parity(evaluation: Evaluation, path: Path, title: str = "") -> None:
-    plotting.save(parity_figure(evaluation, title), path)
-
-
 def force_errors_figure(evaluation: Evaluation):
     """Histogram of force-error lengths, and error against the size of the reference force."""
     known = evaluation.known()["forces"]
     error = np.linalg.norm(evaluation.differences()["forces"][known], axis=1)
     size = np.linalg.norm(evaluation.forces_label[known], axis=1)
     figure, axes = plotting.figure(2)
+    good = np.isfinite(error)
+    error, size, lost = error[good], size[good], int((~good).sum())
     if len(error):
-        positive = np.maximum(error, 1e-6)
-        axes[0].hist(
-            MEV_PER_EV * positive,
-            bins=np.geomspace(MEV_PER_EV * positive.min(), MEV_PER_EV * positive.max() * 1.001, 60),
-        )
-        axes[0].axvline(
-            MEV_PER_EV * np.median(error), color="k", lw=1, label=f"median {MEV_PER_EV * np.median(error):.1f}"
-        )
+        shown = MEV_PER_EV * np.maximum(error, 1e-6)
+        axes[0].hist(shown, bins=np.geomspace(shown.min() / 1.001, shown.max() * 1.001, 60).tolist())
+        axes[0].axvline(np.median(shown), color="k", lw=1, label=f"median {np.median(shown):.4g}")
         few = slice(None, None, -(-len(error) // POINTS))
-        axes[1].plot(size[few], error[few], ".", ms=3, alpha=0.5)
-        axes[0].legend()
-    axes[0].set(xlabel="length of the force error, meV/Å", ylabel="atoms", xscale="log")
-    axes[1].set(xlabel="reference force, eV/Å", ylabel="force error, eV/Å")
+        axes[1].plot(size[few], MEV_PER_EV * error[few], ".", ms=3, alpha=0.5)
+        axes[0].set_xscale("log")
+        plotting.legend(axes[0], "upper left")
+    axes[0].set(xlabel="length of the force error, meV/Å", ylabel="atoms")
+    axes[1].set(xlabel="reference force, eV/Å", ylabel="length of the force error, meV/Å")
+    if lost:
+        axes[0].set_title(f"without {lost} atoms whose force is not finite", fontsize=9)
     return figure
 
 
@@ -103,8 +70,8 @@ def bars_figure(values: Mapping[str, float], label: str):
     """One horizontal bar a name, largest on top."""
     figure, (axis,) = plotting.figure(1, width=6.0, height=1.2 + 0.3 * len(values))
     names = sorted(values, key=lambda name: values[name])
-    axis.barh(names, [values[name] for name in names])
-    axis.set(xlabel=label)
+    axis.barh(range(len(names)), [values[name] for name in names])
+    axis.set(xlabel=label, yticks=range(len(names)), yticklabels=[plotting.plain(name) for name in names])
     return figure
 
 
@@ -117,27 +84,31 @@ def batches_figure(rows: Rows):
         if values:
             axes[0].hist(values, bins=np.linspace(0, 100, 41).tolist(), alpha=0.6, label=name)
     axes[0].set(xlabel="part of the capacity used, %", ylabel="steps")
-    if axes[0].has_data():
-        axes[0].legend()
+    plotting.legend(axes[0], "upper left")
     _curve(axes[1], train, "atoms_per_s", lw=0.8)
     axes[1].set(xlabel="step", ylabel="atoms/s")
     _curve(axes[2], train, "gradient_norm", lw=0.8)
-    axes[2].set(xlabel="step", ylabel="gradient norm", yscale="log")
+    axes[2].set(xlabel="step", ylabel="gradient norm")
+    plotting.logarithmic(axes[2])
     return figure
 
 
 def worst_figure(frames: Sequence[Any]):
-    """Pictures of the worst structures with their errors."""
-    figure, axes = plotting.figure(min(3, len(frames)), -(-len(frames) // 3))
+    """Pictures of the worst structures with their errors; one colour bar for the errors of all atoms."""
+    figure, axes = plotting.figure(min(3, max(1, len(frames))), -(-max(1, len(frames)) // 3))
     for axis in axes[len(frames) :]:
         axis.set_axis_off()
+    colors = worst.Colors(frames)
     for axis, frame in zip(axes, frames, strict=False):
-        worst.draw(axis, frame)
+        worst.draw(axis, frame, colors)
+        energy = float(frame.info["energy_error_meV_per_atom"])
+        shown = "no energy label" if np.isnan(energy) else f"energy {energy:+.1f} meV/atom"
         axis.set_title(
-            f"{frame.get_chemical_formula()}\nforces {frame.info['force_rmse_meV_per_angstrom']:.0f} meV/Å, "
-            f"energy {frame.info['energy_error_meV_per_atom']:+.1f} meV/atom",
+            f"{frame.get_chemical_formula()}\nforces {frame.info['force_rmse_meV_per_angstrom']:.0f} meV/Å, {shown}",
             fontsize=9,
         )
+    if len(frames):
+        figure.colorbar(colors.mappable(), ax=list(axes), label="length of an atom's force error, meV/Å", shrink=0.8)
     return figure
 
 
@@ -149,13 +120,12 @@ def compare_figure(runs: Mapping[str, Rows]):
         for row in rows:
             seconds += row.get("step_s") or 0.0
             timed.append({**row, "seconds": seconds})
-        for k, (_, validation, label) in enumerate(PANELS):
+        for k, (key, label) in enumerate(PANELS):
             for row, x in enumerate(("step", "seconds")):
                 axis = axes[2 * row + k]
-                _curve(axis, timed, validation, x, marker="o", ms=3, label=name)
+                _curve(axis, timed, f"validation_{key}", x, marker="o", ms=3, label=plotting.plain(name))
                 axis.set(xlabel="step" if x == "step" else "training time, s", ylabel=f"validation {label}")
-                axis.set_yscale("log")
+                plotting.logarithmic(axis)
     for axis in axes:
-        if axis.has_data():
-            axis.legend()
+        plotting.legend(axis)
     return figure

@@ -1,6 +1,7 @@
 """From a configuration to what a run works on: data sets, reference energies, capacity, model."""
 
 import dataclasses
+import logging
 from contextlib import nullcontext
 
 import jax
@@ -9,18 +10,20 @@ from ase.data import chemical_symbols
 from flax import nnx
 
 from janus_jax import bundle
-from janus_jax.data import batching, references
+from janus_jax.data import references
 from janus_jax.data.dataset import Dataset
 from janus_jax.data.sources.base import digest
 from janus_jax.data.summary import Summary
-from janus_jax.errors import CapacityError, ConfigError, UnknownNameError
+from janus_jax.errors import ConfigError, UnknownNameError
 from janus_jax.graph import Capacity
 from janus_jax.models import ModelConfig, build, convert
 from janus_jax.models.potential import Potential
-from janus_jax.prediction import check_elements, check_system
-from janus_jax.train import fine_tune, optimizer, splits
+from janus_jax.prediction import check_elements, check_system, known_elements
+from janus_jax.train import capacity, coverage, fine_tune, optimizer, splits
 from janus_jax.train.config import TrainConfig
 from janus_jax.train.splits import Part
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,7 @@ def prepare(config: TrainConfig) -> Prepared:
     Raises:
         DataError, CapacityError: with file and frame, or with need and capacity.
         UnknownElementError, StructureError: an element above `model.max_element`, a charge or spin out of range.
-        ConfigError: precision float64 without JAX's 64-bit mode; nothing left to train on.
+        ConfigError: precision float64 without JAX's 64-bit mode; nothing left to train on, or no label with a weight.
     """
     convert.check_precision(config.precision)
     pretrained = bundle.load(config.start_from) if config.start_from else None
@@ -54,9 +57,9 @@ def prepare(config: TrainConfig) -> Prepared:
     notes: list[str] = []
     parts = splits.make(config.data, cutoff, config.seed, notes)
     _check_weights(config, parts)
-    _check_sizes(parts, config.batch.atoms)
-    atoms, edges = (np.concatenate([part.records[name] for part in parts.values()]) for name in ("atoms", "edges"))
-    capacity = batching.choose(atoms, edges, config.batch.atoms)
+    parts = _with_labels(config, parts)
+    chosen = capacity.choose(config.batch, config.seed, parts, notes)
+    _say_unseen(parts, pretrained)
     table = _references(config, parts, pretrained, notes)
     with jax.default_device(jax.local_devices(backend="cpu")[0]) if config.mesh.devices > 1 else nullcontext():
         model = _model(config, parts["train"], pretrained, table)  # no single device has to hold it
@@ -66,18 +69,46 @@ def prepare(config: TrainConfig) -> Prepared:
         _check(data, model)
     data_hash = digest(*(digest(p.summary.fingerprint, p.indices.tobytes().hex()) for p in parts.values()))
     return Prepared(
-        datasets["train"], datasets["validation"], datasets.get("test"), capacity, model, data_hash, tuple(notes)
+        datasets["train"], datasets["validation"], datasets.get("test"), chosen, model, data_hash, tuple(notes)
     )
 
 
-def _check_sizes(parts: dict[str, Part], budget: int) -> None:
-    """The largest structure of every split must fit into a batch; it is named if it does not."""
-    for part in parts.values():
-        if len(part.indices) and part.records["atoms"].max() > budget:
-            row = part.records[largest := int(part.records["atoms"].argmax())]
-            need = Capacity(int(row["atoms"]), int(row["edges"]), 1)
-            hint = f"raise batch.atoms ({part.source.name(int(part.indices[largest]))})"
-            raise CapacityError(need, Capacity(budget, need.edges, 1), hint)
+def _with_labels(config: TrainConfig, parts: dict[str, Part]) -> dict[str, Part]:
+    """The splits without training structures that have nothing to teach; warnings say what labels and weights miss."""
+    data = config.data
+    covered = {
+        name: coverage.Coverage.of(part, _weights(config, part), data.train_on_fixed_atoms)
+        for name, part in parts.items()
+    }
+    train = parts["train"]
+    idle = coverage.without_label(config.loss, train, covered["train"])
+    for text in (*coverage.check(config.loss, parts, covered), *([idle] if idle else [])):
+        log.warning("%s.", text)
+    return parts | {"train": dataclasses.replace(train, indices=train.indices[covered["train"].useful(config.loss)])}
+
+
+def _say_unseen(parts: dict[str, Part], pretrained: Potential | None) -> None:
+    """Warn of elements that a model to start from never saw, and of those that only other splits have."""
+
+    def elements(part: Part) -> set[int]:
+        return set(part.summary.elements(part.indices).tolist())
+
+    known = elements(parts["train"]) if pretrained is None else set(known_elements(pretrained))
+    for name, part in parts.items():
+        for number in sorted(elements(part) - known):
+            kinds = np.array([number in kind for kind in part.summary.compositions])
+            having = np.flatnonzero(kinds[part.records["composition"]])
+            why = (
+                "which the model in start_from never saw: its parameters for it are random numbers still"
+                if name == "train"
+                else "which no structure that is trained on has: errors there say nothing about the training"
+            )
+            log.warning(
+                "data.%s: %d of %d structures have %s, %s. The first is %s",
+                name, len(having), len(part.indices), chemical_symbols[number], why,
+                part.source.name(int(part.indices[having[0]])),
+            )  # fmt: skip
+        known |= elements(part) if name == "train" else set()
 
 
 def _references(config: TrainConfig, parts: dict[str, Part], pretrained: Potential | None, notes: list[str]):
@@ -85,20 +116,27 @@ def _references(config: TrainConfig, parts: dict[str, Part], pretrained: Potenti
     isolated = references.isolated_energies(train.summary)
     elements = set(train.summary.elements(train.indices).tolist())
     if isinstance(wanted, dict):
-        table, how = references.given(wanted), "given"
+        fit, how = references.Fit(references.given(wanted)), "given"
     elif wanted == "isolated_atoms":
-        table, how = isolated, "isolated atoms in the data"
+        fit, how = references.Fit(isolated), "isolated atoms in the data"
     elif pretrained is not None and wanted == "auto" and not elements <= set(isolated):
         sample = _dataset(config, train, pretrained, {})
-        table = fine_tune.moved_references(pretrained, sample, config.batch.atoms)
+        fit = fine_tune.moved_references(pretrained, sample, config.batch.atoms)
         how = "the model's, moved to the new labels"
+    elif wanted == "auto":
+        fit, how = references.automatic(train.summary, train.indices)
     else:
-        fixed = isolated if wanted == "auto" else {}
-        table = references.least_squares(train.summary, train.indices, fixed)
-        how = "isolated atoms and least squares" if fixed else "least squares"
-    for name, part in parts.items():
-        references.require(table, part.summary.elements(part.indices).tolist(), f"data.{name}")
-    worst = max(references.check(table, part.summary, part.indices) for part in parts.values())
+        fit, how = references.least_squares(train.summary, train.indices), "least squares"
+    references.warn(fit, train.source.name)
+    table = fit.table
+    for name, part in parts.items():  # where there is no energy, no reference is needed
+        labelled = part.indices[np.isfinite(part.records["energy"])]
+        references.require(table, part.summary.elements(labelled).tolist(), f"data.{name}")
+        table = dict.fromkeys(part.summary.elements(part.indices).tolist(), 0.0) | table
+    if not np.isfinite(train.records["energy"]).any():
+        notes.append(f"reference energies ({how}) are of no use: no training structure has an energy")
+        return table
+    worst = max(references.check(table, part.summary, part.indices, part.source.name) for part in parts.values())
     shown = ", ".join(f"{chemical_symbols[number]} {energy:.4f}" for number, energy in sorted(table.items()))
     notes.append(f"reference energies ({how}), eV: {shown}; largest |E - sum E0| {worst:.3f} eV/atom")
     return table
@@ -121,14 +159,6 @@ def _model(config: TrainConfig, train: Part, pretrained: Potential | None, table
 def _dataset(config: TrainConfig, part: Part, model: Potential, table: dict[int, float]) -> Dataset:
     data, summary = config.data, part.summary
     to_model = dataset_indices(model, summary, part.indices, data.dataset)
-    names = [name or data.dataset for name in summary.datasets]
-    kinds = {"config_type": summary.config_types, "dataset": names}
-    weights = np.ones(len(summary.records))
-    for field, chosen in (
-        ("config_type", config.loss.config_type_weights),
-        ("dataset", config.loss.dataset_weights),
-    ):
-        weights *= np.array([chosen.get(name, 1.0) for name in kinds[field]] or [1.0])[summary.records[field]]
     return Dataset(
         part.source,
         summary,
@@ -137,10 +167,24 @@ def _dataset(config: TrainConfig, part: Part, model: Potential, table: dict[int,
         table,
         labels=data.labels,
         dataset_indices=to_model,
-        weights=weights,
+        weights=_weights(config, part),
         train_on_fixed_atoms=data.train_on_fixed_atoms,
         memory_bytes=data.memory_mib << 20,
     )
+
+
+def _weights(config: TrainConfig, part: Part) -> np.ndarray:
+    """Weight of the labels of each frame of a split's source, by configuration type and data set."""
+    summary = part.summary
+    names = [name or config.data.dataset for name in summary.datasets]
+    kinds = {"config_type": summary.config_types, "dataset": names}
+    weights = np.ones(len(summary.records))
+    for field, chosen in (
+        ("config_type", config.loss.config_type_weights),
+        ("dataset", config.loss.dataset_weights),
+    ):
+        weights *= np.array([chosen.get(name, 1.0) for name in kinds[field]] or [1.0])[summary.records[field]]
+    return weights
 
 
 def dataset_indices(model: Potential, summary: Summary, chosen: np.ndarray, default: str) -> list[int]:

@@ -12,7 +12,7 @@ import yaml
 from janus_jax import plotting
 from janus_jax.errors import ConfigError
 from janus_jax.page import page, table
-from janus_jax.train import plots, worst
+from janus_jax.train import parity, plots, worst
 from janus_jax.train.evaluate import Evaluation
 from janus_jax.train.trackers import read_rows
 from janus_jax.units import QUANTITIES, number
@@ -111,7 +111,7 @@ def _evaluations(folder: Path, figures: Mapping[str, Any]) -> dict[str, str]:
         if not path.exists():
             continue
         evaluation = Evaluation.load(path)
-        sections[f"Parity: {part}"] = plotting.to_html(plots.parity_figure(evaluation, part), f"parity {part}")
+        sections[f"Parity: {part}"] = plotting.to_html(parity.figure(evaluation, part), f"parity {part}")
         sections[f"Force errors: {part}"] = plotting.to_html(
             plots.force_errors_figure(evaluation), f"force errors {part}"
         )

@@ -25,7 +25,7 @@ from janus_jax.errors import ConfigError, MissingPackageError
 from janus_jax.models.potential import Potential
 from janus_jax.runtime import multihost
 from janus_jax.runtime.trainer import PipelineTrainer
-from janus_jax.train import plots, report, worst
+from janus_jax.train import parity, plots, report, worst
 from janus_jax.train.checkpoint import Checkpoints, config_from_1
 from janus_jax.train.config import TrainConfig
 from janus_jax.train.console import Console
@@ -237,7 +237,7 @@ def _finish(config: TrainConfig, prepared: Prepared, folder: Path, outcome: Outc
                 figures[f"{name}_by_{kind}"] = evaluation.by_group(groups)
         worst.save(evaluation, data, folder / "evaluation" / f"worst_{name}.extxyz")
         if config.tracking.report:
-            plots.parity(evaluation, folder / "plots" / f"parity_{name}.png", title=name)
+            parity.write(evaluation, folder / "plots" / f"parity_{name}.png", title=name)
     figures["seconds"] = round(outcome.progress.seconds + time.perf_counter() - start, 1)
     if not multihost.primary():
         return RunResult(folder, outcome.model, figures)

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from janus_jax.data import references, split
+from janus_jax.data import plausibility, references, split
 from janus_jax.data.sources import Source, open_source
 from janus_jax.data.summary import Summary, summarize
 from janus_jax.errors import ConfigError, DataError, listed
@@ -53,6 +53,8 @@ def _read(data: DataConfig, cutoff: float, notes: list[str]) -> dict[str, tuple[
         summary = summarize(source, cutoff, data.labels, data.keys, data.workers, _Progress(name))
         if summary.problems:
             report_problems(f"data.{name}", source, summary, stop=data.bad_frames == "error")
+        for one in plausibility.findings(source, summary):
+            (log.warning if one.grave else log.info)("data.%s: %s.", name, one.sentence(source))
         found = ", ".join(f"{label} ({count})" for label, count in sorted(summary.names.items()))
         notes.append(f"{name}: {len(source)} frames; labels found (frames): {found or 'none'}")
         for label in ("energy", "forces", "stress"):
@@ -89,12 +91,13 @@ def _split(data: DataConfig, read: dict[str, tuple[Source, Summary]], seed: int,
         assigned = split.assign(whole.records["group"], fractions, seed)
         for k, name in enumerate([*held, "train"]):
             parts[name] = dataclasses.replace(whole, indices=whole.indices[assigned == k])
+        for name, fraction in held.items():
+            found = split.deviation(fraction, len(parts[name].indices), whole.records["group"])
+            if found:
+                log.log(logging.WARNING if found.grave else logging.INFO, "data.%s: %s", name, found.text)
     for name in ("train", "validation"):
         if not len(parts[name].indices):
             raise ConfigError(f"data.{name}: no structure is left in it; it needs at least one.")
-    rows = parts["validation"].records
-    if not (np.isfinite(rows["energy"]) | (rows["forces"] > 0)).any():
-        raise DataError("data.validation: no frame has an energy or forces, so no model could be chosen by it.")
     for name, part in parts.items():
         rows = part.records
         counts = {"energy": np.isfinite(rows["energy"]), "forces": rows["forces"] > 0}

@@ -71,7 +71,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 class Csv:
-    """`train.csv` and `validation.csv`, one row a step or validation; columns are those of the first row."""
+    """`train.csv` and `validation.csv`, one row a step or validation; a new name makes a new column."""
 
     def __init__(self, folder: Path, after: int = 0):
         self.folder, self.columns, self.files = folder, {}, {}
@@ -88,10 +88,17 @@ class Csv:
         row = {"step": step, **numbers}
         if name not in self.files:
             self.files[name] = (self.folder / f"{name}.csv").open("a", buffering=1)
-        if name not in self.columns:
-            self.columns[name] = list(row)
-            self.files[name].write(",".join(row) + "\n")
+        if new := [key for key in row if key not in self.columns.get(name, [])]:
+            self._widen(name, new)
         self.files[name].write(",".join(str(row.get(column, "")) for column in self.columns[name]) + "\n")
+
+    def _widen(self, name: str, new: list[str]) -> None:
+        """Add columns, empty in the rows that are there."""
+        path, columns = self.folder / f"{name}.csv", [*self.columns.get(name, []), *new]
+        self.files[name].close()
+        rows = path.read_text().splitlines()[1:]
+        _replace(path, "".join(f"{line}\n" for line in [",".join(columns), *(row + "," * len(new) for row in rows)]))
+        self.columns[name], self.files[name] = columns, path.open("a", buffering=1)
 
     def close(self) -> None:
         for file in self.files.values():

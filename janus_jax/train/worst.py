@@ -1,5 +1,6 @@
 """The structures a model does worst on: kept as structures, and drawn."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,12 +43,35 @@ def load(path: Path) -> list[Atoms]:
     return read(path, index=":", format="extxyz") if path.exists() else []  # pyright: ignore[reportReturnType]
 
 
-def draw(axis, frame: Atoms) -> None:
-    """A picture of a structure; atoms with large force errors are red."""
-    from ase.visualize.plot import plot_atoms
-    from matplotlib import colormaps
+class Colors:
+    """One scale of colours for the force errors of all atoms of some structures; atoms without a label are grey."""
 
-    errors = np.linalg.norm(frame.arrays["force_error"], axis=1)
-    colors = colormaps["YlOrRd"](errors / max(errors.max(initial=0), 1e-12))
-    plot_atoms(frame, axis, radii=0.6, colors=colors[:, :3], rotation="-80x,15y,0z")
+    def __init__(self, frames: Sequence[Atoms]):
+        every = np.concatenate([_errors(frame) for frame in frames] or [np.zeros(0)])
+        self.largest = float(every.max(initial=0, where=np.isfinite(every)))
+
+    def mappable(self):
+        """For matplotlib's colour bar."""
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
+
+        return ScalarMappable(Normalize(0, max(self.largest, 1e-9)), "YlOrRd")
+
+    def of(self, frame: Atoms) -> np.ndarray:
+        """Red, green and blue of each atom [atoms, 3]."""
+        errors = _errors(frame)
+        colors = self.mappable().to_rgba(np.nan_to_num(errors, posinf=self.largest))[:, :3]
+        return np.where(np.isnan(errors)[:, None], 0.8, colors)
+
+
+def _errors(frame: Atoms) -> np.ndarray:
+    """Lengths of the force errors, meV/Å [atoms]."""
+    return MEV_PER_EV * np.linalg.norm(frame.arrays["force_error"], axis=1)
+
+
+def draw(axis, frame: Atoms, colors: Colors) -> None:
+    """A picture of a structure, its atoms coloured by their force errors."""
+    from ase.visualize.plot import plot_atoms
+
+    plot_atoms(frame, axis, radii=0.6, colors=colors.of(frame), rotation="-80x,15y,0z")
     axis.set_axis_off()

@@ -154,6 +154,9 @@ def test_evaluate_takes_other_label_names_and_warns_of_another_method(model, tmp
     assert figures["energy_labels"] == 2
     assert figures["forces_mae_meV_per_angstrom"] is None
     assert "do both come from the same method" in caplog.text
+    figures = as_json(capsys, "evaluate", str(model), str(tmp_path / "f.xyz"))
+    assert (figures["energy_labels"], figures["energy_mae_meV_per_atom"]) == (0, None)
+    assert "f.xyz: no frame has a label, so there are no errors to show" in caplog.text
 
 
 def test_inspect_prints_statistics_and_draws_a_page(tmp_path, capsys):
@@ -170,6 +173,9 @@ def test_split_keeps_groups_together_and_loses_nothing(tmp_path, capsys):
     out = tmp_path / "parts"
     figures = as_json(capsys, "data", "split", "water", "keys.split=trajectory", "--out", str(out))
     parts = {name: read_frames(out / f"{name}.xyz") for name in figures}
+    for name, asked in (("train", 384), ("validation", 48), ("test", 48)):
+        said = f"{len(parts[name])} of 480 structures, where {asked / 480} of them ({asked}) was asked for: they are 24"
+        assert figures[name].get("note", "").startswith(said) == (len(parts[name]) != asked)
     assert sum(map(len, parts.values())) == 480
     trajectories = [{frame.info["trajectory"] for frame in part} for part in parts.values()]
     assert sum(map(len, trajectories)) == 24
@@ -244,8 +250,9 @@ def test_a_run_from_the_command_line_to_its_report(tmp_path, capsys):
     assert figures["steps"] == 4
     shown = as_json(capsys, "model", "show", str(run))
     assert shown["elements"] == ["H", "O"]
+    assert shown["parameters"] == bundle.parameter_count(bundle.load(run))
     assert main(["model", "show", str(run)]) == 0
-    assert "model.channels" in capsys.readouterr().out
+    assert f"{shown['parameters']:,}" in capsys.readouterr().out
     raw = as_json(capsys, "model", "export", str(run), str(tmp_path / "raw.janus"), "--weights", "raw")["out"]
     averaged = as_json(capsys, "model", "export", str(run), str(tmp_path / "a.npz"), "--step", "4")["out"]
     raw, shipped = bundle.convert.save_state(bundle.load(raw)), bundle.convert.save_state(bundle.load(run))

@@ -17,7 +17,9 @@ from ase.constraints import FixAtoms, FixBondLength
 from flax import nnx
 
 from janus_jax import bundle, configuration
+from janus_jax.cli._tables import files_in
 from janus_jax.cli.main import main
+from janus_jax.cli.md import FILES
 from janus_jax.errors import ConfigError, DynamicsError, UnknownElementError
 from janus_jax.models import build, convert
 from janus_jax.models.esen import EsenConfig
@@ -235,8 +237,14 @@ def test_the_command_runs_a_structure_on_two_devices_and_goes_on(files, capsys):
     assert figures["lists_reused"] == pytest.approx(0.9)
     assert figures["drift_meV_per_atom_per_ps"] is None  # nothing is conserved on a ramp
     page = Path("runs/md-salt/report.html").read_text()
-    for text in ("Pair distributions", "Searches for neighbours", "used, of the fullest rank", "drift"):
+    for text in ("samples over 0.0075 ps are too few to show", "Searches for neighbours", "used, of the fullest rank"):
         assert text in page
+    assert figures["diffusion_angstrom2_per_ps"] == {}
+    assert "Na was sampled 4 times" in figures["diffusion_note"]
+    assert figures["equilibrium"] is None  # not asked of a ramp
+    there = "thermo.csv, trajectory.extxyz, trajectory.h5md, final.extxyz, distributions.npz, results.json, report.html"
+    assert files_in("runs/md-salt", FILES) == f"Files are in runs/md-salt: {there}"
+    assert files_in("runs", FILES) == "No file has been written to runs"
     with h5py.File("runs/md-salt/trajectory.h5md") as file:
         assert file["h5md"].attrs["version"].tolist() == [1, 1]
         assert file["particles/atoms/box"].attrs["boundary"].tolist() == ["periodic"] * 3
@@ -301,6 +309,9 @@ def test_bad_words_are_explained(files, capsys):
         assert main(["md", "salt.extxyz", "--model", "model.janus", *words]) == 2
         assert text in capsys.readouterr().err
     assert main(["md", "salt.extxyz"]) == 2
-    assert "model: not given" in capsys.readouterr().err
+    assert "no model: give --model MODEL, a model file or the folder of a training run" in capsys.readouterr().err
     assert main(["md", "--model", "model.janus"]) == 2
-    assert "give one file" in capsys.readouterr().err
+    assert "as in: janus-jax md FILE --model MODEL" in capsys.readouterr().err
+    Path("empty.yaml").write_text("model: model.janus\n")
+    assert main(["md", "empty.yaml"]) == 2
+    assert "no structure: give structure=FILE" in capsys.readouterr().err

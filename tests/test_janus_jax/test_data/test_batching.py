@@ -138,13 +138,22 @@ def sizes(needs):
 def test_chosen_capacity_fits_each_and_is_bounded(needs, budget):
     capacity = choose(*sizes(needs), budget)
     assert all(capacity.fits(one) for one in needs)
-    assert budget <= capacity.atoms < budget + 8
+    everything = sum(n.atoms for n in needs)
+    assert min(budget, everything) <= capacity.atoms < max(1, min(budget, everything)) + 8
     assert capacity.atoms % 8 == 0
     assert capacity.edges % 64 == 0
     mean = sum(n.edges for n in needs) / max(1, sum(n.atoms for n in needs))
     assert capacity.edges <= max(1, max(n.edges for n in needs), 1.1 * mean * capacity.atoms) + 63
-    smallest = max(1, min(n.atoms for n in needs))
-    assert capacity.structures == max(1, capacity.atoms // smallest)
+    assert capacity.edges < max(1, sum(n.edges for n in needs)) + 64
+    smallest_first = sorted(n.atoms for n in needs)
+    fitting = [k for k in range(1, len(needs) + 1) if sum(smallest_first[:k]) <= capacity.atoms]
+    assert capacity.structures == max(fitting, default=1)
+
+
+def test_a_budget_beyond_the_data_is_that_of_the_data():
+    assert choose(np.array([10, 30, 12]), np.array([100, 250, 90]), 100_000) == Capacity(56, 448, 3)
+    halves = choose(np.array([10, 30, 12]), np.array([100, 250, 90]), 100_000, Capacity(40, 350, 2))
+    assert halves == Capacity(40, 384, 2)  # no split has all three
 
 
 def test_choice_refuses_a_structure_larger_than_the_budget():

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
+from janus_jax.data.batching import pad
 from janus_jax.data.dataset import Dataset
 from janus_jax.data.labels import LabelConfig, read_labels
 from janus_jax.data.summary import fixed_atoms, summarize
+from janus_jax.errors import DataError
+from janus_jax.graph import Capacity
 
 CELL = 'Lattice="4 0 0 0 5 0 0 0 6"'  # 120 Å^3
 ROWS = ("O 0.5 0 0", "H 0 0 1.5")
@@ -139,6 +142,42 @@ def test_units_signs_and_names_are_as_declared(read, settings, comment, expected
         np.testing.assert_allclose(got, value * np.array([1, 2, 3, -1, -2, -3.0]), rtol=1e-6)
     if label == "stress":
         assert not got[1:].any()
+
+
+ORDERS = {
+    "xx yy zz yz xz xy": "1 2 3 4 5 6",
+    "xx yy zz xy yz xz": "1 2 3 6 4 5",  # VASP
+    "xx yy zz xy xz yz": "1 2 3 6 5 4",  # LAMMPS
+    "xx xy xz yy yz zz": "1 6 5 2 4 3",
+}
+
+
+@pytest.mark.parametrize(("name", "factor"), [("stress", 1), ("REF_stress", 1), ("virial", -1 / 120)])
+@pytest.mark.parametrize("order", ORDERS)
+def test_six_numbers_are_in_the_order_given_and_nine_in_their_own(read, name, factor, order):
+    full = factor * np.array([[1.0, 6, 5], [6, 2, 4], [5, 4, 3]])
+    for numbers in (ORDERS[order], "1 6 5 6 2 4 5 4 3"):
+        atoms = read(frame(f'{CELL} {name}="{numbers}"'))[0]
+        np.testing.assert_allclose(read_labels(atoms, LabelConfig(stress_order=order)).stress, full, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "settings"),
+    [("5 6 7 1 2 3", {}), ("6", {}), ("-6", {"stress_sign": "compressive"}), ("5 1 2 1 6 3 2 3 7", {})],
+)
+def test_a_trace_is_a_label_of_its_own(read, numbers, settings):
+    config = LabelConfig(stress_components="trace", stress="p", **settings)
+    source = read(frame(f'{CELL} p="{numbers}"'))
+    found = read_labels(source[0], config)
+    assert found.trace_only
+    np.testing.assert_allclose(found.stress, 6 * np.eye(3))
+    graph = Dataset(source, summarize(source, 3.0, config), np.array([0]), 3.0, {}, labels=config)[0]
+    assert pad([graph], Capacity(4, 99, 2)).targets.stress_trace.tolist() == [True, False]
+
+
+def test_a_single_number_is_no_whole_stress(read):
+    with pytest.raises(DataError, match="shape"):
+        read_labels(read(frame(f"{CELL} stress=6.0"))[0])
 
 
 def test_a_declared_name_that_is_not_there_is_a_missing_label(read):

@@ -86,3 +86,10 @@ def test_graphs_are_kept_in_memory_only_if_all_fit():
     assert small[1] is small[1]
     assert none[1] is not none[1]
     assert not none._kept
+
+
+def test_micro_batches_of_more_structures_than_a_window_are_filled():
+    atoms = np.full(6 * WINDOW, 3)
+    capacity = choose(atoms, 4 * atoms, 2 * WINDOW * 3)
+    used = [int(atoms[group].sum()) for group in plan(atoms, 4 * atoms, capacity, seed=0, epoch=0)]
+    assert used == [capacity.atoms] * 3

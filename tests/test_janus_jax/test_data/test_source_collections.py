@@ -178,9 +178,9 @@ def test_sources_survive_pickling_and_know_their_content(tmp_path, suffix):
 def test_workers_under_spawn_read_the_same_frames(tmp_path, monkeypatch):
     files = [put(tmp_path / f"{k}{suffix}", *range(3 * k, 3 * k + 3)) for k, suffix in enumerate(SUFFIXES)]
     source = open_source(files)
+    monkeypatch.setattr(summary, "CHUNK", 4)
     here = summarize(source, 3.0)  # files are open here when the workers start
     monkeypatch.setenv("JANUS_JAX_CACHE", str(tmp_path / ".other"))
-    monkeypatch.setattr(summary, "CHUNK", 4)
     there = summarize(source, 3.0, workers=2)
     assert here.records.tobytes() == there.records.tobytes()
     assert here.records["energy"].tolist() == [-1.0 - k for k in range(15)]

@@ -59,6 +59,26 @@ def test_groups_stay_together_and_no_part_is_empty():
     assert len(set(split.assign(groups[:4], [0.8, 0.2], 0))) == 1  # one group cannot be on two sides
 
 
+@pytest.mark.parametrize(
+    ("fraction", "count", "groups", "words", "grave"),
+    [
+        (0.1, 10, 100, None, False),
+        (0.1, 9, 95, None, False),  # nearest to what is possible
+        (0.1, 12, 100, "12 of 100 structures, where 0.1 of them (10) was asked for: each goes by a hash", False),
+        (0.1, 21, 100, "21 of 100", True),
+        (0.1, 0, 100, "0 of 100", True),
+        (0.3, 8, 4, "8 of 8 structures, where 0.3 of them (2.4) was asked for: they are 4 groups that stay", True),
+    ],
+)
+def test_a_part_of_another_size_than_asked_says_so(fraction, count, groups, words, grave):
+    every = np.arange(groups, dtype=np.uint64).repeat(2 if groups == 4 else 1)
+    said = split.deviation(fraction, count, every)
+    assert (said is None) == (words is None)
+    if said:
+        assert said.text.startswith(words)
+        assert said.grave == grave
+
+
 def test_equal_structures_have_one_hash(made):
     variants = ["0 0 0.00000000", "0 0 -0.00000000", "0 0 1e-9", "-1e-9 0 0"]
     text = "".join(f'2\nLattice="4 0 0 0 5 0 0 0 6" energy={k}\nO {v}\nH 0 0 1\n' for k, v in enumerate(variants))
@@ -93,36 +113,67 @@ def molecules(*formulas):
 def test_least_squares_finds_the_energies_that_explain_all(made, caplog):
     caplog.set_level(logging.INFO)
     found = made(molecules(("O H H", -13.0), ("O O", -20.0), ("H H", -3.0), ("C O O", -26.0)))
-    table = references.least_squares(found, np.arange(4))
+    table = references.least_squares(found, np.arange(4)).table
     assert table == pytest.approx({1: -1.5, 6: -6.0, 8: -10.0})
     assert all(type(energy) is float for energy in table.values())
     assert not caplog.records
-    assert references.least_squares(found, np.array([1])) == pytest.approx({8: -10.0})
-    # by hand: one O fixed at -9 leaves -4 for 2 H of water and -3 of hydrogen
-    fixed = references.least_squares(found, np.array([0, 2]), {8: -9.0})
-    assert fixed == pytest.approx({1: -1.75, 8: -9.0})
+    assert references.least_squares(found, np.array([1])).table == pytest.approx({8: -10.0})
 
 
 def test_frequent_compositions_count_more(made):
     found = made(molecules(("H", -1.0), ("H", -1.0), ("H", -2.5), ("H H", -4.0)))
     # minimum of 2 (x+1)^2 + (x+2.5)^2 + (2x+4)^2 is at x = -(2 + 2.5 + 8) / 7
-    assert references.least_squares(found, np.arange(4)) == pytest.approx({1: -12.5 / 7})
+    assert references.least_squares(found, np.arange(4)).table == pytest.approx({1: -12.5 / 7})
 
 
 def test_what_compositions_do_not_fix_is_said(made, caplog):
     caplog.set_level(logging.INFO)
     found = made(molecules(("O H H", -12.0), ("O O H H H H", -24.0)))
-    table = references.least_squares(found, np.arange(2))
+    table = references.least_squares(found, np.arange(2)).table
     assert table[8] + 2 * table[1] == pytest.approx(-12.0)
     assert (table[8], table[1]) == pytest.approx((-2.4, -4.8))  # the smallest solution
     assert "H, O" in caplog.text
 
 
 def test_missing_energies_are_no_zeros(made):
-    text = molecules(("H H", -3.0)) + "2\nforces_only=T\nH 0 0 0\nH 0 0 1\n"
-    assert references.least_squares(made(text), np.arange(2)) == pytest.approx({1: -1.5})
-    with pytest.raises(DataError, match="energy"):
-        references.least_squares(made(text), np.array([1]))
+    text = molecules(("H H", -3.0)) + "3\nforces_only=T\nH 0 0 0\nH 0 0 1\nC 0 0 2\n"
+    assert references.least_squares(made(text), np.arange(2)).table == pytest.approx({1: -1.5, 6: 0.0})
+    assert references.least_squares(made(text), np.array([1])).table == {1: 0.0, 6: 0.0}
+
+
+def test_one_wild_frame_does_not_move_the_references(made, caplog):
+    rng, kinds = np.random.default_rng(0), ["O H H", "H H", "O O", "O H", "O O H H"]
+    right = {"O": -10.0, "H": -2.0}
+    rows = [(kind, sum(right[e] for e in kind.split()) + 0.02 * rng.normal()) for kind in kinds * 4]
+    clean = made(molecules(*rows))
+    expected = references.least_squares(clean, np.arange(20))
+    assert expected.table == pytest.approx({1: -2.0, 8: -10.0}, abs=0.05)
+    assert (expected.left_out, expected.moved) == ((), {})
+    wild = [*rows[:7], (rows[7][0], 900.0), *rows[8:]]
+    found = references.least_squares(made(molecules(*wild)), np.arange(20))
+    assert found.table == pytest.approx(expected.table, abs=0.02)
+    assert found.left_out == (7,)
+    assert found.moved[8] > 34  # what plain least squares would have made of it
+    references.warn(found, "hand.xyz, frame {}".format)
+    assert "leaves out 1 frames" in caplog.text
+    assert f"O {found.moved[8]:.2f} eV instead of -10." in caplog.text
+    assert "hand.xyz, frame 7" in caplog.text
+
+
+def test_an_isolated_atom_of_one_element_does_not_make_the_other_absorb_all_cohesion(made, caplog):
+    rows = [("O H H", -13.0), ("O O", -20.0), ("H H", -4.0), ("O H H", -13.0)]
+    found, how = references.automatic(made(molecules(("H", -0.5), *rows)), np.arange(1, 5))
+    plain = references.least_squares(made(molecules(*rows)), np.arange(4)).table
+    assert (found.table, how) == (pytest.approx(plain), "least squares")
+    references.warn(found, str)
+    assert "isolated atoms of H are in the data, but none of O" in caplog.text
+    both, how = references.automatic(made(molecules(("H", -0.5), ("O", -7.0), *rows)), np.arange(2, 6))
+    assert (both.table, how) == ({1: -0.5, 8: -7.0}, "isolated atoms in the data")
+
+
+def test_references_that_no_atom_has_are_said(made, caplog):
+    references.warn(references.Fit({1: -2.0, 8: 34.0}), str)
+    assert "the reference energy of O is +34.0 eV" in caplog.text
 
 
 def test_isolated_atoms_give_their_energies(made):
@@ -145,10 +196,12 @@ def test_given_and_required_references():
 
 def test_absurd_references_are_warned_of(made, caplog):
     found = made(molecules(("H H", -3.0), ("O", -2000.0)) + molecules(("H", "NaN")))
-    assert references.check({1: -1.5, 8: -2000.0}, found, np.arange(3)) == pytest.approx(0.0)
+    assert references.check({1: -1.5, 8: -2000.0}, found, np.arange(3), "frame {}".format) == pytest.approx(0.0)
     assert not caplog.records
-    assert references.check({1: -1.5, 8: 0.0}, found, np.arange(3)) == pytest.approx(2000.0)
+    assert references.check({1: -1.5, 8: 0.0}, found, np.arange(3), "frame {}".format) == pytest.approx(2000.0)
+    assert "1 of 3 frames" in caplog.text
     assert "2000 eV per atom" in caplog.text
+    assert caplog.text.rstrip().endswith("frame 1")
 
 
 def test_elements_of_usable_and_unusable_frames(made):

@@ -86,8 +86,13 @@ TINY = ["model={num_layers: 4, lmax: 1, channels: 8, hidden_channels: 8, edge_ch
 
 def test_plan_counts_what_a_trainer_has(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     assert main(["plan", *TINY, "--neighbors", "20", "--json", "--times", "FE=1,FF=2,BF=4,BE=2"]) == 0
-    figures = json.loads(capsys.readouterr().out)
+    monkeypatch.delenv("FORCE_COLOR")
+    out = capsys.readouterr()
+    figures = json.loads(out.out)
+    for text in ("elapsed", "making the schedule", "tracing the phases of the next one", "with these times"):
+        assert text in out.err  # it takes a while, and shows that it works
     assert figures["blocks"] == [1, 1, 1, 1]
     assert figures["capacity"]["edges"] == 1280
     assert figures["atoms_per_s"] == pytest.approx(512 / figures["step_s"])
@@ -101,6 +106,9 @@ def test_plan_counts_what_a_trainer_has(tmp_path, capsys, monkeypatch):
     text = capsys.readouterr().out
     assert "no throughput without times" in text
     assert "GiB on each device" in text
+    one = TINY[0].replace("num_layers: 4", "num_layers: 1")
+    assert main(["plan", one, "batch.atoms=32", "--json", "--plot", ""]) == 0  # one stage, as the defaults have
+    assert json.loads(capsys.readouterr().out)["bubble"] == pytest.approx(0, abs=1e-9)
     assert main(["plan", "mesh.pipe=7"]) == 2
     assert "the model has 2 blocks" in capsys.readouterr().err
 

@@ -40,7 +40,7 @@ def relabelled(model, files):
 
 
 def test_references_move_by_what_the_new_labels_differ(model, relabelled):
-    table = moved_references(model, dataset(relabelled, 3.0), 64)
+    table = moved_references(model, dataset(relabelled, 3.0), 64).table
     assert table == pytest.approx({number: OLD[number] + SHIFT[number] for number in OLD}, abs=1e-8)
     assert dict(model.references) == OLD  # the model itself is as before
 
@@ -65,6 +65,27 @@ def test_a_run_starts_from_the_weights_and_freezes_what_it_is_told(model, relabe
     assert stored.model == MODEL  # the architecture used, not the default
     (tmp_path / "m.janus").unlink()  # the run has its own copy
     assert run.resume(tmp_path / "run", ["steps=4"]).figures["steps"] == 4
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_elements_that_were_never_trained_on_are_named(model, relabelled, tiny, tmp_path, caplog, fresh):
+    frames = [frame.copy() for frame in relabelled]
+    frames[2].numbers[0], frames[4].numbers[:2] = 17, 17
+    for frame, old in zip(frames, relabelled, strict=True):
+        frame.calc = SinglePointCalculator(frame, **old.calc.results)
+    write(tmp_path / "new.xyz", frames, format="extxyz")
+    write(tmp_path / "old.xyz", relabelled, format="extxyz")
+    bundle.save(tmp_path / "m.janus", convert.cast(model, np.float32))
+    changes = [f"data.train={tmp_path / 'new.xyz'}", f"start_from={tmp_path / 'm.janus'}", "model={}"]
+    if fresh:
+        changes = [f"data.train={tmp_path / 'old.xyz'}", f"data.validation={tmp_path / 'new.xyz'}"]
+    prepare(tiny(tmp_path, *changes, "data.test=null", "data.references={H: -13, O: -100, Cl: -400}"))
+    (said,) = [record.getMessage() for record in caplog.records if " Cl, " in record.getMessage()]
+    split, why = ("validation", "no structure that is trained on has") if fresh else ("train", "never saw")
+    assert said.startswith(f"data.{split}: 2 of 6 structures have Cl, which ")
+    assert why in said
+    assert said.endswith("new.xyz, frame 2")
+    assert not [record for record in caplog.records if " H, " in record.getMessage()]
 
 
 def test_a_pattern_that_freezes_nothing_and_a_second_architecture_are_refused(tiny, tmp_path):

@@ -61,7 +61,7 @@ def test_terms_equal_numpy_with_missing_labels_and_padding(graphs):
     forces = np.linalg.norm(p.forces[rows] - labels, axis=1).mean()
     stress = np.mean([np.abs(p.stress[k] - graphs[k].targets.stress[0]) for k in (0, 1)])
     np.testing.assert_allclose(terms.energy_per_atom, np.mean(energies), rtol=1e-13)
-    np.testing.assert_allclose(terms.force_norm, forces, rtol=1e-13)
+    np.testing.assert_allclose(terms.forces, np.abs(p.forces[rows] - labels).mean(), rtol=1e-13)
     np.testing.assert_allclose(terms.stress, stress, rtol=1e-13)
     np.testing.assert_allclose(terms.total, 3 * np.mean(energies) + 5 * forces + 7 * stress, rtol=1e-13)
 
@@ -148,3 +148,21 @@ def test_every_kind_of_error_with_weights_equals_numpy_and_the_evaluation(graphs
         p.forces[rows], label["forces"], p.stress[:n], label["stress"],
     )  # fmt: skip
     np.testing.assert_allclose(evaluation.loss(config), expected, rtol=1e-13)
+
+
+def test_of_a_stress_whose_trace_alone_is_known_the_trace_counts(graphs):
+    graph = graphs[0]
+    targets = graph.targets.replace(stress=2.0 * np.eye(3)[None], stress_trace=np.ones(1, bool))
+    batch = batching.pad([graph.replace(targets=targets)], batching.need(graph), np.float64)
+    stress = np.array([[[1.0, 9, 9], [9, 5, 9], [9, 9, 6]]])  # the mean of the diagonal is 4
+    p = Prediction(np.zeros(1), np.zeros_like(batch.positions), np.zeros((1, 3, 3)), stress)
+    config = LossConfig(energy=0, forces=0, stress=3)
+    terms = loss(p, batch, LabelCounts.of([graph], np.float64), config)
+    assert (float(terms.stress), float(terms.total)) == pytest.approx((2.0, 6.0))
+    label = np.where(np.eye(3, dtype=bool), 2.0, np.nan)[None]
+    zero = np.zeros((len(graph.numbers), 3))
+    evaluation = Evaluation(
+        np.array([len(graph.numbers)]), graph.numbers, np.ones(1), np.zeros(1), np.zeros(1), zero, zero, stress, label
+    )
+    assert evaluation.loss(config) == pytest.approx(6.0)
+    assert evaluation.metrics()["stress_rmse_meV_per_angstrom3"] == pytest.approx(2000.0)

@@ -1,5 +1,7 @@
 """A whole small run: files, figures, determinism, failure."""
 
+import contextlib
+import io
 import json
 import re
 
@@ -11,16 +13,22 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import read, write
 
 from janus_jax import bundle
+from janus_jax.cli.train import show
 from janus_jax.errors import CapacityError, ConfigError, DataError, MissingPackageError, TrainingError, UnknownNameError
 from janus_jax.train import config, loop, report, run
 from janus_jax.train.evaluate import Evaluation
 from janus_jax.train.prepare import prepare
 
+PARTS = ("train", "validation")
+SAID = io.StringIO()
+"""What the run of `result` has said."""
+
 
 @pytest.fixture(scope="module")
 def result(tiny, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    return run.run(tiny(folder, "batch.micro_batches=2", "tracking.tensorboard=true", "tracking.report=true"))
+    with contextlib.redirect_stderr(SAID):
+        return run.run(tiny(folder, "batch.micro_batches=2", "tracking.tensorboard=true", "tracking.report=true"))
 
 
 def rows(result, name="metrics.jsonl"):
@@ -46,6 +54,34 @@ def test_a_run_leaves_everything_a_user_needs(result):
     table = (result.folder / "train.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in table] == ["step", *map(str, range(1, 9))]
     assert rows(result, "events.jsonl")[0]["reason"] == "first batch of this capacity"
+
+
+def test_people_are_told_sizes_and_errors_and_no_names_of_classes(result):
+    said = SAID.getvalue()
+    assert re.search(r"batches of [\d,]+ atoms, [\d,]+ edges, [\d,]+ structures; starting", said)
+    assert not re.search(r"[A-Z][a-z]+\(\w+=|<\w+|np\.float", said)
+    train, validation = ({key for row in rows(result) for key in row if key.startswith(part)} for part in PARTS)
+    errors = {"forces_mae_meV_per_angstrom", "energy_mae_meV_per_atom"}
+    assert errors <= {key.removeprefix("train_") for key in train}
+    assert errors <= {key.removeprefix("validation_") for key in validation}
+
+
+def test_the_last_line_names_the_files_that_there_are(result, capsys):
+    show(result.figures)
+    named = capsys.readouterr().out.splitlines()[-1].partition(": ")[2].split(", ")
+    assert set(named) == {
+        "model.janus",
+        "results.json",
+        "metrics.jsonl",
+        "train.csv",
+        "validation.csv",
+        "plots",
+        "report.html",
+    }
+    (result.folder / "report.html").rename(result.folder / "away")
+    show(result.figures)
+    assert "report.html" not in capsys.readouterr().out
+    (result.folder / "away").rename(result.folder / "report.html")
 
 
 def test_the_model_file_says_where_it_comes_from(result):
@@ -169,10 +205,13 @@ def test_steps_without_a_finite_gradient_name_their_frames_and_keep_the_last_goo
         np.testing.assert_array_equal(good, kept)
 
 
-def test_fractions_of_the_training_set_can_be_held_out(tiny, tmp_path):
+def test_fractions_of_the_training_set_can_be_held_out(tiny, tmp_path, caplog):
+    caplog.set_level("INFO")
     prepared = prepare(tiny(tmp_path, "data.validation=0.3", "data.test=0.3"))
     sizes = [len(part) for part in (prepared.train, prepared.validation, prepared.test)]
     assert sum(sizes) == 6
     assert min(sizes) >= 1
     names = [part.name(k) for part in (prepared.train, prepared.validation, prepared.test) for k in range(len(part))]
     assert len(set(names)) == 6
+    for name, size in zip(("validation", "test"), sizes[1:], strict=True):
+        assert (f"data.{name}: {size} of 6 structures, where 0.3 of them" in caplog.text) == (abs(size - 1.8) >= 1)

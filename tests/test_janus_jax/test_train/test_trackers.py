@@ -2,19 +2,21 @@
 
 import io
 import json
+import re
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from janus_jax.errors import MissingPackageError
+from janus_jax.progress import Steps
 from janus_jax.train.console import Console
 from janus_jax.train.trackers import Csv, JsonLines, WeightsAndBiases, read_rows
 
 TRAIN = {
     "train_loss": 1.5,
     "train_energy_mae_meV_per_atom": 2.0,
-    "train_force_norm_meV_per_angstrom": 3.0,
+    "train_forces_mae_meV_per_angstrom": 3.0,
     "atoms_per_s": 4.0,
 }
 VALIDATION = {
@@ -50,8 +52,9 @@ def test_csv_has_one_file_a_kind_and_goes_on_after_a_resume(tmp_path):
     table.log(3, {**TRAIN, "train_loss": 9.0, "new": 1.0})
     table.close()
     rows = [line.split(",") for line in (tmp_path / "train.csv").read_text().splitlines()]
-    assert rows[0] == ["step", *TRAIN]
-    assert [row[:2] for row in rows[1:]] == [["1", "1.5"], ["2", "1.5"], ["3", "9.0"]]
+    assert rows[0] == ["step", *TRAIN, "new"]  # no figure is dropped because the first row had it not
+    assert [[*row[:2], row[-1]] for row in rows[1:]] == [["1", "1.5", ""], ["2", "1.5", ""], ["3", "9.0", "1.0"]]
+    assert {len(row) for row in rows} == {len(TRAIN) + 2}
     assert len((tmp_path / "validation.csv").read_text().splitlines()) == 1  # step 3 is done again
 
 
@@ -64,21 +67,59 @@ def test_plain_output_has_lines_and_a_terminal_a_table():
     console.close()
     lines = plain.getvalue().splitlines()
     assert [line.split()[1] for line in lines] == ["10/100", "20/100", "20"]
+    assert "F 3.00 meV/Å" in lines[0]  # by the name of the validation's
     assert "F 30.50 meV/Å  best so far" in lines[-1]
     assert "s left" in lines[1]
 
 
-def test_a_terminal_shows_a_table_of_validations(monkeypatch):
+def lines_at(width: int, monkeypatch, show) -> list[str]:
+    """What a terminal of this width shows last, without colours; `show` writes to the stream given to it."""
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", str(width))
     stream = io.StringIO()
-    console = Console(100, every=10, stream=stream)
-    assert console.live is not None
-    console.log(1, TRAIN)
-    console.log(50, VALIDATION)
-    console.close()
-    assert "validation loss" in stream.getvalue()
-    assert "best so far" in stream.getvalue()
+    show(stream)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+    return re.split(r"\x1b\[[0-9;?]*[a-zA-Z]|\r|\n", plain)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_a_table_of_validations_and_times_whole(width, monkeypatch):
+    def show(stream):
+        console = Console(12000, every=10, stream=stream)
+        assert console.live is not None
+        for step in range(11001, 11004):
+            console.log(step, TRAIN | {"train_loss": 12345.678, "train_forces_mae_meV_per_angstrom": 12345.6})
+        console.log(11003, VALIDATION)
+        console.close()
+
+    lines = lines_at(width, monkeypatch, show)
+    text = " ".join(lines)
+    assert re.search(r"11,003/12,000 .* \d:\d\d:\d\d elapsed, [-\d]:[-\d]{2}:[-\d]{2} left", text)
+    assert "…" not in text
+    assert "F, meV/Å" in text
+    assert "best so far" in text
+    assert max(map(len, lines)) <= width
+
+
+def test_a_terminal_of_dynamics_shows_times_whole(monkeypatch):
+    def show(stream):
+        with Steps("step", 20000, 19000, stream=stream) as shown:
+            assert shown.live
+            shown(19500, "300 K, 1.23e+03 steps/s, 1.23e+06 atoms x steps/s, 53.2 ns/day, and more that does not fit")
+
+    text = " ".join(lines_at(80, monkeypatch, show))
+    assert re.search(r"19,500/20,000 .* \d:\d\d:\d\d elapsed, [-\d]:[-\d]{2}:[-\d]{2} left", text)
+    assert "53.2 ns/day" in text
+
+
+def test_without_a_terminal_long_work_says_now_and_then_where_it_is(monkeypatch):
+    stream = io.StringIO()
+    clock = iter([0.0, 10.0, 40.0, 50.0])
+    monkeypatch.setattr("janus_jax.progress.time.perf_counter", lambda: next(clock))
+    with Steps("step", 100, 20, stream=stream) as shown:
+        for done in (30, 60, 70):
+            shown(done, "300 K")
+    assert stream.getvalue() == "step 60/100  300 K  40 s left\n"
 
 
 def test_weights_and_biases_gets_the_numbers_and_continues_its_run(tmp_path, monkeypatch):

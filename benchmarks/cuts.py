@@ -1,6 +1,6 @@
 """Cuts, peers, halo, search and balance of large systems on the host, beside the Tessera paper's numbers.
 
-    python benchmarks/partition.py [--part scale peers halo search balance] [--save FILE]
+    python benchmarks/cuts.py [--part scale peers halo search balance] [--save FILE]
 
 Atoms are uniform at 0.1 per cubic angstrom in a cubic periodic cell ("uniform"), or with a sphere of twice the
 density in the middle ("core"). The paper measured on 64 to 512 GPUs; here one process does the work of all
@@ -11,15 +11,11 @@ import argparse
 import json
 import os
 import resource
-import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-
-if Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
-    del sys.path[0]  # there this file would be taken for the package
 
 from partition import stats
 from partition.cut import atoms, cut
@@ -239,7 +235,7 @@ def main() -> None:
     parser.add_argument("--save", help="JSON to write")
     options = parser.parse_args()
     record = {
-        "command": "python benchmarks/partition.py",
+        "command": "python benchmarks/cuts.py",
         "cores": len(os.sched_getaffinity(0)),
         "versions": {name: version(name) for name in ("janus-jax", "jax", "numpy", "vesin")},
         "cutoff_angstrom": CUTOFF,

@@ -1,6 +1,6 @@
 """Where the time of a step of dynamics goes, and the same system through ASE's loop with our and fairchem's calculator.
 
-    python benchmarks/md.py [--molecules 512 4096] [--steps 40] [--fairchem PYTHON] [--save FILE]
+    python benchmarks/dynamics.py [--molecules 512 4096] [--steps 40] [--fairchem PYTHON] [--save FILE]
 
 Water at 1 g/cm^3 with a small eSEN (fresh weights, float32): steps/s of `md.simulation` with its files, and the
 parts measured alone, in turn, in this process: the potential, the search for neighbours, integrator and trigger,
@@ -19,11 +19,10 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).parents[1])  # not benchmarks/, whose partition.py is another package
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
+import jax
+import numpy as np
 
 jax.config.update("jax_enable_x64", True)
 
@@ -194,7 +193,7 @@ def main() -> None:
     arguments = parser.parse_args()
     model = build(CONFIG, rngs=nnx.Rngs(0))
     results = {
-        "command": "python benchmarks/md.py " + " ".join(Path(word).name for word in sys.argv[1:]),  # no paths
+        "command": "python benchmarks/dynamics.py " + " ".join(Path(word).name for word in sys.argv[1:]),  # no paths
         "cores": os.cpu_count(),
         "versions": versions(),
         "systems": [],
