@@ -48,8 +48,7 @@ def isolated_energies(summary: Summary) -> dict[int, float]:
                 "%d isolated %s atoms with energies from %.3f to %.3f eV; the lowest is the reference",
                 len(energies), chemical_symbols[number], min(energies), max(energies),
             )  # fmt: skip
-    table = {number: min(energies) for number, energies in found.items()}
-    return table
+    return {number: min(energies) for number, energies in found.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +72,13 @@ class Fit:
 
 
 def automatic(summary: Summary, chosen: np.ndarray) -> tuple[Fit, str]:
-    """E0 for the elements of the chosen frames, and how they were found.
+    """E0 for the elements of the chosen frames with energies, and how they were found.
 
     Isolated atoms if all elements have one, else least squares for all: where only some were fixed, the others
     would have to absorb the cohesion of all.
     """
-    isolated, elements = isolated_energies(summary), set(summary.elements(chosen).tolist())
+    known = chosen[np.isfinite(summary.records["energy"][chosen])]
+    isolated, elements = isolated_energies(summary), set(summary.elements(known).tolist())
     if elements <= set(isolated):
         return Fit(isolated), "isolated atoms in the data"
     found = least_squares(summary, chosen)
@@ -89,16 +89,15 @@ def automatic(summary: Summary, chosen: np.ndarray) -> tuple[Fit, str]:
 def least_squares(summary: Summary, chosen: np.ndarray) -> Fit:
     """E0 that explain the total energies of the chosen frames best, but for a few frames that nothing explains.
 
-    An element that is only in frames without an energy gets 0: nothing will ever be compared with it.
+    Nothing for elements that only frames without an energy have.
     """
     known = chosen[np.isfinite(summary.records["energy"][chosen])]
-    zeros = dict.fromkeys(summary.elements(chosen).tolist(), 0.0)
     if not len(known):
-        return Fit(zeros)
+        return Fit({})
     rows = summary.records[known]
     kinds, which = np.unique(rows["composition"], return_inverse=True)
     table, far, plain = fit([summary.compositions[k] for k in kinds], which, rows["energy"])
-    return Fit.of(zeros | table, known, far, plain)
+    return Fit.of(table, known, far, plain)
 
 
 def fit(

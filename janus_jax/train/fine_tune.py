@@ -28,11 +28,11 @@ def references_sample(data: Dataset) -> np.ndarray:
 def moved_references(model: Potential, data: Dataset, batch_atoms: int) -> references.Fit:
     """The model's reference energies plus, per element of the data, what makes its energies fit on average.
 
-    Without energies they stay, and elements that are new get 0.
+    Without energies they stay.
     """
     chosen, old = references_sample(data), dict(model.references)
     if not len(chosen):
-        return references.Fit(dict.fromkeys(data.summary.elements(data.indices).tolist(), 0.0) | old)
+        return references.Fit(old)
     rows = data.records[chosen]
     kinds, which = np.unique(rows["composition"], return_inverse=True)
     compositions = [data.summary.compositions[k] for k in kinds]

@@ -113,13 +113,16 @@ def _say_unseen(parts: dict[str, Part], pretrained: Potential | None) -> None:
 
 def _references(config: TrainConfig, parts: dict[str, Part], pretrained: Potential | None, notes: list[str]):
     train, wanted = parts["train"], config.data.references
-    isolated = references.isolated_energies(train.summary)
     elements = set(train.summary.elements(train.indices).tolist())
     if isinstance(wanted, dict):
         fit, how = references.Fit(references.given(wanted)), "given"
     elif wanted == "isolated_atoms":
-        fit, how = references.Fit(isolated), "isolated atoms in the data"
-    elif pretrained is not None and wanted == "auto" and not elements <= set(isolated):
+        fit, how = references.Fit(references.isolated_energies(train.summary)), "isolated atoms in the data"
+    elif (
+        pretrained is not None
+        and wanted == "auto"
+        and not elements <= references.isolated_energies(train.summary).keys()
+    ):
         sample = _dataset(config, train, pretrained, {})
         fit = fine_tune.moved_references(pretrained, sample, config.batch.atoms)
         how = "the model's, moved to the new labels"
@@ -128,14 +131,14 @@ def _references(config: TrainConfig, parts: dict[str, Part], pretrained: Potenti
     else:
         fit, how = references.least_squares(train.summary, train.indices), "least squares"
     references.warn(fit, train.source.name)
-    table = fit.table
-    for name, part in parts.items():  # where there is no energy, no reference is needed
-        labelled = part.indices[np.isfinite(part.records["energy"])]
-        references.require(table, part.summary.elements(labelled).tolist(), f"data.{name}")
-        table = dict.fromkeys(part.summary.elements(part.indices).tolist(), 0.0) | table
-    if not np.isfinite(train.records["energy"]).any():
+    labelled = {name: part.indices[np.isfinite(part.records["energy"])] for name, part in parts.items()}
+    every = {n for part in parts.values() for n in part.summary.elements(part.indices).tolist()}
+    table = dict.fromkeys(sorted(every), 0.0) | fit.table  # where there is no energy, no reference is needed
+    if not len(labelled["train"]):
         notes.append(f"reference energies ({how}) are of no use: no training structure has an energy")
         return table
+    for name, part in parts.items():
+        references.require(fit.table, part.summary.elements(labelled[name]).tolist(), f"data.{name}")
     worst = max(references.check(table, part.summary, part.indices, part.source.name) for part in parts.values())
     shown = ", ".join(f"{chemical_symbols[number]} {energy:.4f}" for number, energy in sorted(table.items()))
     notes.append(f"reference energies ({how}), eV: {shown}; largest |E - sum E0| {worst:.3f} eV/atom")
