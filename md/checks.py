@@ -7,9 +7,9 @@ import numpy as np
 from ase import Atoms
 from ase.constraints import FixAtoms
 
+from janus_jax import system
 from janus_jax.errors import DynamicsError
 from janus_jax.models.potential import Potential
-from janus_jax.prediction import check_system
 from md import layout, programs
 from md.config import EngineConfig
 from md.ensembles import FEMTOSECOND, EnsembleConfig
@@ -55,11 +55,7 @@ def before(
         raise DynamicsError("one atom whose centre is held still has no motion; set still_center to 0")
     if fixed and ensemble.still_center:
         raise DynamicsError(f"still_center is {ensemble.still_center}, but fixed atoms hold the centre; leave it out")
-    numbers = [
-        np.array([value], int) for value in (*(atoms.info.get(k) or 0 for k in ("charge", "spin")), settings.dataset)
-    ]
-    if hasattr(model.config, "charge_spin"):
-        check_system(model, *numbers)
+    system.check(model, **system.of(atoms, settings.dataset))
     if not np.isfinite(atoms.positions).all():
         raise DynamicsError(f"atom {int(np.argmax(~np.isfinite(atoms.positions).all(1)))} is nowhere: not a number")
     if atoms.has("momenta") and ensemble.name != "minimize":

@@ -143,12 +143,15 @@ def _keep(config: "MdConfig", model) -> None:
 
 def _structure(config: "MdConfig"):
     """The structure of a configuration, repeated; its charge with it."""
+    from janus_jax import system
+
     structure = read_structure(config.structure, config.frame)
     copies = config.repeat[0] * config.repeat[1] * config.repeat[2]
-    if copies > 1 and structure.info.get("spin"):
+    given = system.of(structure)
+    if copies > 1 and given["spin"]:
         raise ConfigError(f"repeat is {config.repeat}, but the structure has a spin, which copies do not add up to")
-    if copies > 1 and structure.info.get("charge"):
-        structure.info["charge"] *= copies
+    if copies > 1 and given["charge"]:
+        structure.info["charge"] = given["charge"] * copies
     structure *= config.repeat
     if config.engine.devices > len(structure):
         raise ConfigError(f"{len(structure)} atoms on {config.engine.devices} devices: give fewer devices")
