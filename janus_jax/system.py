@@ -103,8 +103,9 @@ def unseen_of_many(charge: np.ndarray, spin: np.ndarray, name: Callable[[int], s
     found = np.flatnonzero(charged(charge, spin))
     if not len(found):
         return None
+    with_charge, with_spin = int((charge != 0).sum()), int(charged(0, spin).sum())
     return (
-        f"{len(found)} of {len(charge)} structures have a charge ({int((charge != 0).sum())}) or a spin multiplicity above "
-        f"1 ({int((~np.isin(spin, (0, 1))).sum())}), which models with charge_spin: none do not see; "
+        f"{len(found)} of {len(charge)} structures have a charge ({with_charge}) or a spin multiplicity above 1 "
+        f"({with_spin}), which models with charge_spin: none do not see; "
         f"model.charge_spin: sinusoidal or table are for these. The first is {name(int(found[0]))}"
     )

@@ -39,10 +39,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if not len(chosen):
         raise DataError(f"{arguments.file}: no frame can be used.")
     check_elements(model, summary.elements())
-    rows = summary.records[chosen]
-    if not system.reads(model):
-        if text := system.unseen_of_many(rows["charge"], rows["spin"], lambda k: source.name(int(chosen[k]))):
-            log.warning("%s", text)
+    charge, spin = (summary.records[name][chosen] for name in ("charge", "spin"))
+    unseen = None if system.reads(model) else system.unseen_of_many(charge, spin, lambda k: source.name(int(chosen[k])))
+    if unseen:
+        log.warning("%s", unseen)
     if table:
         references.check(table, summary, chosen, source.name)
     data = Dataset(
