@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 
-from md import integrators
+from md import checks, integrators
 
 if TYPE_CHECKING:
     from md.engine import Engine
@@ -18,6 +18,9 @@ def begin(engine: "Engine", atoms: Atoms, moving: np.ndarray, masses: jax.Array)
 
     Args:
         moving: [N], which atoms are not fixed; masses: [K rows, 1], infinite where nothing moves.
+
+    Raises:
+        DynamicsError: as `checks.begun`.
     """
     place, dtype = engine.place, engine.dtype
     positions = place.by_owner(engine.start.positions.astype(dtype))
@@ -38,6 +41,7 @@ def begin(engine: "Engine", atoms: Atoms, moving: np.ndarray, masses: jax.Array)
         momenta = _drawn(engine, key, masses)
     first = engine.programs.evaluate(positions, cell, engine.system)
     engine.motion = engine.programs.start(positions, momenta, first, masses, cell, key)
+    checks.begun(engine, first)
 
 
 def _drawn(engine: "Engine", key: jax.Array, masses: jax.Array) -> jax.Array:
