@@ -101,6 +101,23 @@ class CheckpointError(JanusError, RuntimeError):
         super().__init__(f"{path}: {reason}.")
 
 
+class RunInUseError(JanusError, RuntimeError):
+    """A run folder that another process is writing into."""
+
+    def __init__(self, folder, holder: str):
+        super().__init__(f"{folder}: in use by {holder}. Wait until it ends, or stop it, and try again.")
+
+
+class DiskFullError(JanusError, OSError):
+    """No room for a file; what was there before is still there."""
+
+    def __init__(self, path, need: int, free: int):
+        super().__init__(
+            f"{path}: no room for its {need:,} bytes ({free:,} are free, if no quota is less); "
+            "what was written before is whole. Make room and try again; a run goes on with --resume."
+        )
+
+
 class DynamicsError(JanusError, RuntimeError):
     """Dynamics that cannot be started, or cannot go on."""
 

@@ -23,7 +23,7 @@ class EnsembleConfig(Section):
     name: Literal["nve", "nvt", "langevin", "npt", "minimize"] = "nve"
     """nvt: Nose-Hoover chain; npt: isotropic, with chains on atoms and cell; minimize: FIRE."""
     temperature_kelvin: NonNegativeFloat | Points = 300.0
-    """Of the first velocities (0: a start at rest) and of the thermostat; or points [[ps, K], ...] with straight lines between."""
+    """Of first velocities (0: a start at rest) and of the thermostat; or points [[ps, K], ...] with lines between."""
     pressure_gpa: float | Points = 0.0
     """Of npt; or points [[ps, GPa], ...]."""
     timestep_fs: PositiveFloat = Field(default=0.5, le=10.0)

@@ -57,6 +57,11 @@ class Saved:
         return Layout(cut, about["rows"], lists_of(model, settings.skin_angstrom, pbc, transport), room)
 
 
+def holds_some(folder: Path) -> bool:
+    """Whether a run's folder has whole checkpoints, or some that were moved aside."""
+    return any("orbax-checkpoint-tmp" not in path.name for path in (folder / FOLDER).glob("*"))
+
+
 def described(capacity: Capacity, transport: Transport) -> dict[str, Any]:
     return {"capacity": dataclasses.asdict(capacity), "kind": transport.kind, "sources": transport.sources}
 
