@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 FOLDER = "checkpoints"
+UNFINISHED = "orbax-checkpoint-tmp"
+"""Orbax has it in the names of what it is still writing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Saved:
 
 def holds_some(folder: Path) -> bool:
     """Whether a run's folder has whole checkpoints, or some that were moved aside."""
-    return any("orbax-checkpoint-tmp" not in path.name for path in (folder / FOLDER).glob("*"))
+    return any(UNFINISHED not in path.name for path in (folder / FOLDER).glob("*"))
 
 
 def described(capacity: Capacity, transport: Transport) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Recorder:
     def copy(self) -> None:
         """Keep the present state, if none kept is like it."""
         there = [path for path in self.folder.rglob("*") if path.is_file()] if self.folder.exists() else []
-        state = tuple(sorted((str(path), path.stat().st_size) for path in there if "tmp" not in str(path)))
+        state = tuple(sorted((str(path), path.stat().st_size) for path in there if restart.UNFINISHED not in str(path)))
         if state not in self.seen:
             self.seen[state] = kept = self.states / str(len(self.seen))
             shutil.copytree(self.folder, kept) if self.folder.exists() else kept.mkdir(parents=True)
