@@ -1,7 +1,6 @@
 """Trajectories as H5MD 1.1: chunked arrays that grow frame by frame (nongnu.org/h5md)."""
 
 import contextlib
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -9,10 +8,9 @@ from typing import Literal
 import h5py
 import numpy as np
 
+from janus_jax import storage
 from janus_jax.errors import DynamicsError
 
-KNOWN = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
-"""What is wrong with a disk, not with a file."""
 UNITS = {"position": "Angstrom", "velocity": "Angstrom fs-1", "force": "eV Angstrom-1", "edges": "Angstrom"}
 
 
@@ -93,7 +91,7 @@ class H5mdWriter:
             with h5py.File(self.path, mode) as file:
                 yield file
         except (OSError, RuntimeError, KeyError, ValueError) as error:  # whatever h5py says of what it cannot follow
-            if isinstance(error, DynamicsError) or (isinstance(error, OSError) and error.errno in KNOWN):
+            if isinstance(error, DynamicsError | PermissionError) or storage.is_full(error):
                 raise
             raise DynamicsError(
                 f"{self.path} is damaged ({str(error).splitlines()[0]}): move it away and go on with "
