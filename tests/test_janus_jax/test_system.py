@@ -15,10 +15,12 @@ from janus_jax.calculator import JanusCalculator
 from janus_jax.cli.main import main
 from janus_jax.data.batching import need, pad
 from janus_jax.data.neighbors import from_atoms
-from janus_jax.errors import StructureError
+from janus_jax.data.sources import read_frames
+from janus_jax.errors import DataError, StructureError
 from janus_jax.models import convert
 from janus_jax.models.esen import Esen, EsenConfig
 from janus_jax.prediction import predict
+from janus_jax.train.prepare import prepare
 from md.engine import Engine
 from md.testing import LennardJones
 
@@ -146,3 +148,21 @@ def test_inspection_counts_charges_and_spins_and_names_the_first(tmp_path, capsy
     assert said[0].startswith("2 of 4 structures have a charge (1) or a spin multiplicity above 1 (2)")
     assert "The first is" in said[0]
     assert "ions.xyz" in said[0]
+
+
+def test_training_counts_what_its_model_does_not_see_and_names_what_is_no_charge(tiny, tmp_path, caplog):
+    frames = read_frames("water:train")[:6]
+    frames[2].info["charge"] = frames[5].info["charge"] = 1
+    ase.io.write(tmp_path / "ions.extxyz", frames)
+    sources = [f"data.{name}={tmp_path / 'ions.extxyz'}" for name in ("train", "validation")]
+    prepare(tiny(tmp_path, *sources, "data.test=null"))
+    text = "data.train: 2 of 6 structures have a charge (2) or a spin multiplicity above 1 (0), which models with"
+    assert text in caplog.text
+    assert "ions.extxyz, frame 2" in caplog.text
+    caplog.clear()
+    prepare(tiny(tmp_path, *sources, "data.test=null", "model.charge_spin=table"))
+    assert "charge" not in caplog.text
+    frames[3].info["charge"] = 0.5
+    ase.io.write(tmp_path / "ions.extxyz", frames)
+    with pytest.raises(DataError, match=r"frame 3.*charge is 0.5, which is not an integer"):
+        prepare(tiny(tmp_path, *sources, "data.test=null"))
