@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 from typing import cast
 
 import numpy as np
@@ -9,7 +10,7 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator, PropertyNotImplementedError, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
-from janus_jax import bundle
+from janus_jax import bundle, system
 from janus_jax.data.batching import bucket, need, pad
 from janus_jax.data.neighbors import from_atoms
 from janus_jax.graph import Capacity
@@ -27,7 +28,8 @@ class JanusCalculator(Calculator):
 
     The neighbour list is built at cutoff + skin and kept until an atom could have crossed the
     cutoff unseen. Arrays grow in steps of at most 25 %, so that changing numbers of neighbours do
-    not recompile each time; `compiled_capacities` lists the sizes used so far.
+    not recompile each time; `compiled_capacities` lists the sizes used so far. Threads may share one calculator: each
+    property is computed under a lock, so they wait for each other.
 
     Args:
         model: a potential, or the path of a model file or run folder.
@@ -48,16 +50,47 @@ class JanusCalculator(Calculator):
         self.compiled_capacities: list = []
         self.rebuilds = 0
         self._list: _NeighborList | None = None
+        self._given: dict[str, int] | None = None
+        self._said = False
+        self._lock = threading.RLock()
+
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state, _lock=threading.RLock())
+
+    def get_property(self, name, atoms=None, allow_calculation=True):
+        """As ASE's; another thread's structure cannot come between the calculation and its result."""
+        with self._lock:
+            return super().get_property(name, atoms, allow_calculation)
+
+    def calculate_properties(self, atoms, properties):
+        with self._lock:
+            return super().calculate_properties(atoms, properties)
+
+    def check_state(self, atoms, tol=1e-15):
+        """What has changed since the last calculation: ASE does not look at charge, spin and data set."""
+        changes = super().check_state(atoms, tol)
+        return changes if system.of(atoms, self.dataset) == self._given else [*changes, *system.NAMES]
 
     def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        with self._lock:
+            self._calculate(atoms, properties, system_changes)
+
+    def _calculate(self, atoms, properties, system_changes):
         super().calculate(atoms, properties, system_changes)
         atoms = cast(Atoms, self.atoms)
+        self._given = given = system.of(atoms, self.dataset)
+        if not self._said and (text := system.unseen(self.model, given)):
+            self._said = True
+            log.warning("%s", text)
         if len(atoms) == 0:
             self.results = {"energy": 0.0, "free_energy": 0.0, "forces": np.zeros((0, 3)), "stress": np.zeros(6)}
             return
         if self._list is None or not self._list.valid_for(atoms, self.model.cutoff, self.skin):
             self._list = self._rebuilt(atoms)
-        result = self._predict(self._list.graph_of(atoms, self.model.dtype))
+        result = self._predict(self._list.graph_of(atoms, given, self.model.dtype))
         energy = float(result.energy[0])
         self.results = {
             "energy": energy,
@@ -71,7 +104,7 @@ class JanusCalculator(Calculator):
 
     def _rebuilt(self, atoms: Atoms) -> "_NeighborList":
         check_elements(self.model, atoms.numbers)  # before the search, for the clearer error
-        graph = from_atoms(atoms, self.model.cutoff + self.skin, self.dataset)
+        graph = from_atoms(atoms, self.model.cutoff + self.skin)
         wanted = need(graph)
         capacity = bucket(Capacity(wanted.atoms, int(EDGE_MARGIN * wanted.edges), 1))
         if self._list is not None and self._list.capacity.fits(wanted):
@@ -106,8 +139,6 @@ class _NeighborList:
         old = self.atoms
         if len(old) != len(atoms) or (old.numbers != atoms.numbers).any() or (old.pbc != atoms.pbc).any():
             return False
-        if any(old.info.get(key, 0) != atoms.info.get(key, 0) for key in ("charge", "spin")):
-            return False
         if atoms.cell.rank != old.cell.rank or (atoms.cell.rank < 3 and (atoms.cell != old.cell).any()):
             return False
         if not (np.isfinite(atoms.positions).all() and np.isfinite(atoms.cell.array).all()):
@@ -117,8 +148,12 @@ class _NeighborList:
         shrink = np.linalg.svd(deformation, compute_uv=False).min()
         return bool(shrink * (cutoff + skin) - 2 * displacement >= cutoff)
 
-    def graph_of(self, atoms, dtype):
+    def graph_of(self, atoms, given: dict[str, int], dtype):
+        """The padded graph of these positions; `given`: charge, spin, dataset."""
         positions = np.zeros_like(self.padded.positions)
         positions[: len(atoms)] = atoms.positions + self.shift @ self._deformation(atoms)
         cell = np.where(self.padded.structure_mask[:, None, None], atoms.cell.array[None], self.padded.cell)
-        return self.padded.replace(positions=positions.astype(dtype), cell=cell.astype(dtype))
+        conditions = {
+            name: np.where(self.padded.structure_mask, value, 0).astype(np.int32) for name, value in given.items()
+        }
+        return self.padded.replace(positions=positions.astype(dtype), cell=cell.astype(dtype), **conditions)

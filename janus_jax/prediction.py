@@ -8,9 +8,9 @@ import numpy as np
 from ase.data import chemical_symbols
 from flax import nnx
 
-from janus_jax.errors import StructureError, UnknownElementError
+from janus_jax import system
+from janus_jax.errors import UnknownElementError
 from janus_jax.graph import AtomGraph
-from janus_jax.models.esen import MAX_CHARGE, MAX_SPIN
 from janus_jax.models.potential import Potential, Prediction, energy_forces_stress
 
 
@@ -33,24 +33,6 @@ def check_elements(model: Potential, numbers: np.ndarray) -> None:
         raise UnknownElementError(
             [chemical_symbols[n] for n in sorted(unknown)], [chemical_symbols[n] for n in sorted(known_elements(model))]
         )
-
-
-def check_system(model: Potential, charge: np.ndarray, spin: np.ndarray, dataset: np.ndarray) -> None:
-    """Raises StructureError if a charge, spin or data set is outside the model's embeddings.
-
-    Indexing beyond a table would silently use its last row.
-
-    Args:
-        charge, spin, dataset: of all structures.
-    """
-    limits = {"charge": (-MAX_CHARGE, MAX_CHARGE), "spin": (0, MAX_SPIN)} if model.config.charge_spin == "table" else {}
-    if model.config.datasets:
-        limits["dataset"] = (0, len(model.config.datasets) - 1)
-    given = {"charge": charge, "spin": spin, "dataset": dataset}
-    for name, (low, high) in limits.items():
-        bad = given[name][(given[name] < low) | (given[name] > high)]
-        if len(bad):
-            raise StructureError(f"{name} is {bad[0]}; the model allows {low} to {high}.")
 
 
 def reference_energies(model: Potential, graph: AtomGraph) -> np.ndarray:
@@ -84,7 +66,7 @@ class Predictor:
             numbers, mask = np.asarray(graph.numbers), np.asarray(graph.atom_mask)
             real = np.asarray(graph.structure_mask)
             check_elements(self.model, numbers[mask])
-            check_system(self.model, *(np.asarray(x)[real] for x in (graph.charge, graph.spin, graph.dataset)))
+            system.check(self.model, *(np.asarray(x)[real] for x in (graph.charge, graph.spin, graph.dataset)))
         results = self.compute([graph.replace(targets=None) for graph in graphs])
         return [self._total(result, graph) for result, graph in zip(results, graphs, strict=True)]
 

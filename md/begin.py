@@ -10,7 +10,7 @@ import numpy as np
 from ase import Atoms
 
 from janus_jax.runtime import multihost
-from md import integrators
+from md import checks, integrators
 from md.ensembles import KELVIN
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ def begin(engine: "Engine", atoms: Atoms, moving: np.ndarray, masses: jax.Array)
 
     Args:
         moving: [N], which atoms are not fixed; masses: [K rows, 1], infinite where nothing moves.
+
+    Raises:
+        DynamicsError: as `checks.begun`.
     """
     place, dtype = engine.place, engine.dtype
     positions = place.by_owner(engine.start.positions.astype(dtype))
@@ -46,6 +49,7 @@ def begin(engine: "Engine", atoms: Atoms, moving: np.ndarray, masses: jax.Array)
         momenta = _drawn(engine, key, masses)
     first = engine.programs.evaluate(positions, cell, engine.system)
     engine.motion = engine.programs.start(positions, momenta, first, masses, cell, key)
+    checks.begun(engine, first)
 
 
 def say_temperature(momenta: np.ndarray, masses: np.ndarray, degrees: int, kT: float) -> None:

@@ -3,19 +3,26 @@
 from typing import TYPE_CHECKING
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 from ase.constraints import FixAtoms
 
+from janus_jax import system
+from janus_jax.data.neighbors import COINCIDENT_ANGSTROM
 from janus_jax.errors import DynamicsError
 from janus_jax.models.potential import Potential
-from janus_jax.prediction import check_system
 from md import layout, programs
 from md.config import EngineConfig
 from md.ensembles import FEMTOSECOND, EnsembleConfig
+from md.potential import Evaluation
 
 if TYPE_CHECKING:
     from md.engine import Engine
+
+
+MOST = 10
+"""Atoms named in a message."""
 
 
 def moving(atoms: Atoms) -> np.ndarray:
@@ -40,7 +47,7 @@ def before(
     Raises:
         StructureError: a charge, spin or data set outside the model's embeddings.
         DynamicsError: more devices than JAX has, no cell for a pressure, nothing that moves, a number
-            that is none, a timestep that the velocities make too long for the skin.
+            that is none, masses that are not positive, a timestep that the velocities make too long for the skin.
     """
     devices = settings.devices
     layout.mesh_of(devices)
@@ -55,13 +62,17 @@ def before(
         raise DynamicsError("one atom whose centre is held still has no motion; set still_center to 0")
     if fixed and ensemble.still_center:
         raise DynamicsError(f"still_center is {ensemble.still_center}, but fixed atoms hold the centre; leave it out")
-    numbers = [
-        np.array([value], int) for value in (*(atoms.info.get(k) or 0 for k in ("charge", "spin")), settings.dataset)
-    ]
-    if hasattr(model.config, "charge_spin"):
-        check_system(model, *numbers)
+    system.check(model, **system.of(atoms, settings.dataset))
     if not np.isfinite(atoms.positions).all():
         raise DynamicsError(f"atom {int(np.argmax(~np.isfinite(atoms.positions).all(1)))} is nowhere: not a number")
+    if not np.isfinite(atoms.cell.array).all():
+        raise DynamicsError("the cell has numbers that are not finite")
+    masses = atoms.get_masses()
+    if (bad := np.flatnonzero(~((masses > 0) & np.isfinite(masses)))).size:
+        shown = ", ".join(f"{masses[k]:g}" for k in bad[:MOST])
+        raise DynamicsError(f"masses must be positive numbers of amu: {_named(bad)} have {shown}")
+    if atoms.has("momenta") and (bad := np.flatnonzero(~np.isfinite(atoms.get_momenta()).all(1))).size:
+        raise DynamicsError(f"momenta of {_named(bad)} are not finite; without momenta, new ones are drawn")
     if atoms.has("momenta") and ensemble.name != "minimize":
         speeds = np.linalg.norm(atoms.get_velocities(), axis=1) * moving
         fastest = int(np.argmax(speeds))
@@ -71,6 +82,32 @@ def before(
                 f"atom {fastest} moves {way:.3g} Å in a step of {ensemble.timestep_fs:g} fs, more than half the skin "
                 f"of {settings.skin_angstrom:g} Å: use a shorter timestep_fs or a larger skin_angstrom"
             )
+
+
+def begun(engine: "Engine", first: Evaluation) -> None:
+    """What the first energy and forces show.
+
+    Raises:
+        DynamicsError: atoms on one place, or an energy, virial or forces that are not finite.
+    """
+    if not float(first.closest) >= COINCIDENT_ANGSTROM:
+        state = engine.motion.state
+        length, source, centre = engine.programs.closest(state.position, engine.motion.cell, engine.system)
+        raise DynamicsError(
+            f"atoms {int(source)} and {int(centre)} are {float(length):.1e} Å apart, so that their forces have no "
+            "direction: remove one, or move it"
+        )
+    wrong = [name for name in ("energy", "virial") if not np.isfinite(np.asarray(getattr(first, name))).all()]
+    if wrong or not np.isfinite(float(jnp.abs(first.forces).sum())):
+        bad = np.flatnonzero(~np.isfinite(engine.by_id(first.forces)).all(1))
+        wrong += [f"forces on {_named(bad)}"] if len(bad) else []
+        raise DynamicsError(f"not finite at the start: {', '.join(wrong)}; look at these atoms and at the model")
+
+
+def _named(atoms: np.ndarray) -> str:
+    """The first of some atoms, and how many there are."""
+    more = ", ..." if len(atoms) > MOST else ""
+    return f"{len(atoms)} atoms ({', '.join(map(str, atoms[:MOST].tolist()))}{more})"
 
 
 def stop(engine: "Engine", why: int) -> None:

@@ -10,6 +10,7 @@ Source: Tessera, section 3.5 and Algorithm 1; DESIGN.md section 8.
 
 import collections
 import dataclasses
+import logging
 from typing import Any
 
 import jax
@@ -18,9 +19,10 @@ import numpy as np
 from ase import Atoms
 from flax import nnx
 
-from janus_jax import configuration
+from janus_jax import configuration, system
 from janus_jax.models.potential import Potential
 from janus_jax.prediction import check_elements
+from janus_jax.runtime import multihost
 from md import begin, checks, integrators, layout, programs, reading, resume
 from md.config import EngineConfig
 from md.ensembles import EnsembleConfig
@@ -29,6 +31,8 @@ from md.programs import Programs, System
 from md.reading import Reading
 from md.restart import Saved
 from partition import builder, capacity, cut
+
+log = logging.getLogger(__name__)
 
 ROWS = ("position", "momentum", "force", "mass")
 
@@ -84,8 +88,10 @@ class Engine:
         self.place = place = layout.Place(self.mesh, self.cut, self.rows)
         self.build = builder.Builder(self.mesh, placed.lists, placed.room, self.cut.shape)
         self.weights = jax.tree.map(place.everywhere, nnx.split(model)[1])
-        self.structure = {key: place.everywhere(np.int32(atoms.info.get(key) or 0)) for key in ("charge", "spin")}
-        self.structure["dataset"] = place.everywhere(np.int32(settings.dataset))
+        given = system.of(atoms, settings.dataset)
+        if multihost.primary() and (text := system.unseen(model, given)):
+            log.warning("%s", text)
+        self.structure = {name: place.everywhere(np.int32(value)) for name, value in given.items()}
         overlap = jax.default_backend() != "cpu" if settings.overlap is None else settings.overlap
         integrator = integrators.Integrator(ensemble, self._evaluate, int(moving.sum()), self.fixed)
         self.degrees = integrator.degrees

@@ -6,7 +6,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 from ase import units
-from pydantic import Field, NonNegativeInt, PositiveFloat, field_validator, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, field_validator, model_validator
 
 from janus_jax.configuration import Section
 
@@ -22,8 +22,8 @@ class EnsembleConfig(Section):
 
     name: Literal["nve", "nvt", "langevin", "npt", "minimize"] = "nve"
     """nvt: Nose-Hoover chain; npt: isotropic, with chains on atoms and cell; minimize: FIRE."""
-    temperature_kelvin: PositiveFloat | Points = 300.0
-    """Of the first velocities and of the thermostat; or points [[ps, K], ...] with straight lines between."""
+    temperature_kelvin: NonNegativeFloat | Points = 300.0
+    """Of first velocities (0: a start at rest) and of the thermostat; or points [[ps, K], ...] with lines between."""
     pressure_gpa: float | Points = 0.0
     """Of npt; or points [[ps, GPa], ...]."""
     timestep_fs: PositiveFloat = Field(default=0.5, le=10.0)
@@ -48,9 +48,15 @@ class EnsembleConfig(Section):
 
     @model_validator(mode="after")
     def _positive(self):
-        points = self.temperature_kelvin
-        if isinstance(points, tuple) and min(value for _, value in points) <= 0:
+        given = self.temperature_kelvin
+        lowest = min(value for _, value in given) if isinstance(given, tuple) else given
+        if isinstance(given, tuple) and lowest <= 0:
             raise ValueError("temperature_kelvin: all temperatures must be positive")
+        if lowest == 0 and self.name in ("nvt", "npt"):
+            raise ValueError(
+                f"temperature_kelvin: the thermostat of {self.name} has none at 0 K; nve, langevin and minimize can "
+                "start at rest"
+            )
         return self
 
     def still_every(self, fixed: bool) -> int:

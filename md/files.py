@@ -15,6 +15,7 @@ from md.config import OutputConfig
 from md.h5md import H5mdWriter
 from md.reading import COLUMNS, THERMO
 
+PARTIAL = ".partial"
 EXTXYZ, H5MD, FINAL = "trajectory.extxyz", "trajectory.h5md", "final.extxyz"
 
 
@@ -23,16 +24,18 @@ class Files:
 
     Args:
         start: the structure, for what does not change.
-        sizes: of a checkpoint, to go on from; None for a new run.
+        sizes: of a checkpoint, to go on from; empty for a new run, or one of whose files the checkpoint knows nothing.
     """
 
-    def __init__(self, folder: Path, output: OutputConfig, start: Atoms, sizes: dict[str, int] | None = None):
+    def __init__(self, folder: Path, output: OutputConfig, start: Atoms, sizes: dict[str, int]):
         self.folder, self.output = folder, output
         folder.mkdir(parents=True, exist_ok=True)
         self.h5md = None
+        for name in () if sizes else (THERMO, EXTXYZ, H5MD):
+            (folder / name).unlink(missing_ok=True)
         if output.frames and "h5md" in output.formats:
             self.h5md = H5mdWriter(folder / H5MD, start.numbers, start.get_masses(), start.pbc)
-        if sizes is None:
+        if not sizes:
             with (folder / THERMO).open("w", newline="") as file:
                 csv.writer(file).writerow(COLUMNS)
         else:
@@ -75,7 +78,8 @@ class Files:
 
     def final(self, atoms: Atoms, energy: float, forces: np.ndarray) -> None:
         """The last state, with everything."""
-        self._extxyz(FINAL, atoms, energy, forces, append=False, every=True)
+        self._extxyz(FINAL + PARTIAL, atoms, energy, forces, append=False, every=True)
+        (self.folder / (FINAL + PARTIAL)).replace(self.folder / FINAL)
 
     def _extxyz(self, name: str, atoms: Atoms, energy: float, forces, append: bool, every: bool = False) -> None:
         frame = atoms.copy()

@@ -1,10 +1,14 @@
 """Trajectories as H5MD 1.1: chunked arrays that grow frame by frame (nongnu.org/h5md)."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import h5py
 import numpy as np
 
+from janus_jax import storage
 from janus_jax.errors import DynamicsError
 
 UNITS = {"position": "Angstrom", "velocity": "Angstrom fs-1", "force": "eV Angstrom-1", "edges": "Angstrom"}
@@ -45,7 +49,7 @@ class H5mdWriter:
             arrays: position, velocity, force [N, 3] and edges [3, 3]; kept in 32 bits but for the cell.
             observables: numbers by name.
         """
-        with h5py.File(self.path, "a") as file:
+        with self._opened("a") as file:
             for name, values in arrays.items():
                 where = "particles/atoms/box/edges" if name == "edges" else f"particles/atoms/{name}"
                 _append(file, where, step, time_fs, values, np.float64 if name == "edges" else np.float32)
@@ -55,7 +59,7 @@ class H5mdWriter:
 
     def frames(self) -> int:
         """Frames in the file."""
-        with h5py.File(self.path, "r") as file:
+        with self._opened("r") as file:
             found = file.get("particles/atoms/position/step")
             return len(found) if isinstance(found, h5py.Dataset) else 0
 
@@ -73,8 +77,26 @@ class H5mdWriter:
                 for name in ("step", "time", "value"):
                     _dataset(item, name).resize(frames, axis=0)
 
-        with h5py.File(self.path, "a") as file:
+        with self._opened("a") as file:
             file.visititems(cut)
+
+    @contextlib.contextmanager
+    def _opened(self, mode: Literal["r", "a"]) -> Iterator[h5py.File]:
+        """The file.
+
+        Raises:
+            DynamicsError: it is damaged.
+        """
+        try:
+            with h5py.File(self.path, mode) as file:
+                yield file
+        except (OSError, RuntimeError, KeyError, ValueError) as error:  # whatever h5py says of what it cannot follow
+            if isinstance(error, DynamicsError | PermissionError) or storage.is_full(error):
+                raise
+            raise DynamicsError(
+                f"{self.path} is damaged ({str(error).splitlines()[0]}): move it away and go on with "
+                "output.formats=[extxyz]"
+            ) from None
 
 
 def _append(file: h5py.File, where: str, step: int, time_fs: float, value: np.ndarray, dtype) -> None:

@@ -27,6 +27,8 @@ from partition.transport import Transport
 
 FORMAT = 1
 FOLDER = "checkpoints"
+UNFINISHED = "orbax-checkpoint-tmp"
+"""Orbax has it in the names of what it is still writing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Saved:
         cut = Cut(about["method"], tuple(about["shape"]), np.arange(about["atoms"]), starts)
         room, transport = capacity_of(about)
         return Layout(cut, about["rows"], lists_of(model, settings.skin_angstrom, pbc, transport), room)
+
+
+def holds_some(folder: Path) -> bool:
+    """Whether a run's folder has whole checkpoints, or some that were moved aside."""
+    return any(UNFINISHED not in path.name for path in (folder / FOLDER).glob("*"))
 
 
 def described(capacity: Capacity, transport: Transport) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from ase import Atoms
 
-from janus_jax import configuration
+from janus_jax import configuration, storage
 from janus_jax.errors import ConfigError, DynamicsError
 from janus_jax.lock import Hold
 from janus_jax.models.potential import Potential
@@ -43,6 +43,8 @@ class Simulation:
         model: a potential; atoms: start.
         folder: where files go; without it nothing is written. Must not hold an earlier run.
         resume: go on from the newest checkpoint in `folder`; `atoms` may be None then.
+        before_files: called by process 0 of a new run that can start, before its first file: for what else belongs
+            into the folder.
         options: fields of `EngineConfig` and `OutputConfig`.
 
     Raises:
@@ -60,6 +62,7 @@ class Simulation:
         *,
         folder: str | Path | None = None,
         resume: bool = False,
+        before_files: Callable[[], None] = lambda: None,
         **options: Any,
     ):
         output = {name: options.pop(name) for name in OutputConfig.model_fields if name in options}
@@ -67,7 +70,7 @@ class Simulation:
         self.folder = None if folder is None else Path(folder)
         if self.folder and not resume:
             there = [name for name in (THERMO, EXTXYZ, H5MD) if (self.folder / name).exists()]
-            there += [restart.FOLDER] if any((self.folder / restart.FOLDER).glob("*")) else []
+            there += [restart.FOLDER] if restart.holds_some(self.folder) else []
             if there:
                 raise ConfigError(
                     f"{self.folder} holds a run already ({', '.join(there)}); give another folder, or resume it"
@@ -96,18 +99,31 @@ class Simulation:
         self.converged = False
         self.sampler = Sampler(engine, atoms.numbers, self.output.rdf_angstrom, self.output.rdf_bins)
         self._files = None
+        if self.folder and not saved:
+            self._keep_start(atoms, before_files)
+        sizes = saved.about["sizes"] if saved else {}
         if self.folder and multihost.primary():
-            self._files = Files(self.folder, self.output, atoms, saved.about["sizes"] if saved else None)
-        if saved:
+            self._files = Files(self.folder, self.output, atoms, sizes)
+        if saved and sizes:
             self._go_on(saved)
-            return
-        if self._files:
-            ase.io.write(self.folder / START, atoms)  # type: ignore[operator]
-        self._read()
-        if self.output.frames:
-            self._frame()
-        if self.folder:
-            self._checkpoint()
+        else:
+            self._read()
+            if self.output.frames:
+                self._frame()
+
+    def _keep_start(self, atoms: Atoms, before_files: Callable[[], None]) -> None:
+        """What a resumed run needs, and last the checkpoint that makes the folder a run.
+
+        Until it is there the same command can be given again; from then on the run can be resumed, whatever of the
+        other files exists: that checkpoint knows none of them, so that they are begun anew.
+        """
+        assert self.folder is not None
+        if multihost.primary():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            before_files()
+            with storage.replacing(self.folder / START) as file:
+                ase.io.write(file, atoms, format="traj")  # type: ignore[operator, arg-type]
+        self._checkpoint()
 
     def _go_on(self, saved: restart.Saved) -> None:
         """Take over counts and readings."""

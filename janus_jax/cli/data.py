@@ -3,11 +3,14 @@
 import argparse
 import glob
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
 from janus_jax.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -51,6 +54,9 @@ def summarized(source, cutoff: float, config, workers: int):
 
 
 def inspect(arguments: argparse.Namespace) -> dict[str, Any]:
+    import numpy as np
+
+    from janus_jax import system
     from janus_jax.data import inspection
     from janus_jax.data.sources import open_source
 
@@ -58,6 +64,10 @@ def inspect(arguments: argparse.Namespace) -> dict[str, Any]:
     source = open_source(files)
     summary = summarized(source, arguments.cutoff, config, arguments.workers)
     found = inspection.suspicions(source, summary)
+    usable = np.flatnonzero(summary.records["usable"])
+    charge, spin = (summary.records[name][usable] for name in ("charge", "spin"))
+    if text := system.unseen_of_many(charge, spin, lambda k: source.name(int(usable[k]))):
+        log.warning("%s", text)
     name = Path(files[0].replace("*", "_").replace(":", "_")).stem or "data"
     plot = Path(arguments.plot or f"{name}.inspect.png")
     inspection.draw(summary, plot)

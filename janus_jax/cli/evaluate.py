@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
-    from janus_jax import bundle
+    from janus_jax import bundle, system
     from janus_jax.cli._logging import to_stderr
     from janus_jax.cli.data import settings, summarized
     from janus_jax.cli.train import use_precision
@@ -39,6 +39,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     if not len(chosen):
         raise DataError(f"{arguments.file}: no frame can be used.")
     check_elements(model, summary.elements())
+    charge, spin = (summary.records[name][chosen] for name in ("charge", "spin"))
+    unseen = None if system.reads(model) else system.unseen_of_many(charge, spin, lambda k: source.name(int(chosen[k])))
+    if unseen:
+        log.warning("%s", unseen)
     if table:
         references.check(table, summary, chosen, source.name)
     data = Dataset(

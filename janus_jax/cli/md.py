@@ -105,16 +105,22 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
             if steps < 1:
                 raise ConfigError(f"the run has made its {config.steps} steps; say how many more with --steps")
             config = config.model_copy(update={"steps": simulation.engine.step + steps})
-            _keep(config, None)
+            _keep_config(config)
         else:
             structure = _structure(config)
             if arguments.dry_run:
                 from md import estimate
 
                 return ended(estimate.memory(model, structure, config.ensemble, config.engine) | {"dry_run": True})
-            simulation = Simulation(model, structure, config.ensemble, folder=config.folder, **options)
+
+            def keep() -> None:
+                _keep_config(config)
+                bundle.save(Path(config.folder) / MODEL, model)
+
+            simulation = Simulation(
+                model, structure, config.ensemble, folder=config.folder, before_files=keep, **options
+            )
             steps = config.steps
-            _keep(config, model)
         stopped = _go(simulation, steps)
     except PartitionError as error:
         raise DynamicsError(str(error)) from None
@@ -130,25 +136,26 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     return ended(figures | ({"stopped": stopped} if stopped else {}))
 
 
-def _keep(config: "MdConfig", model) -> None:
-    """What a resumed run needs, in the run's folder."""
-    from janus_jax import bundle, configuration
+def _keep_config(config: "MdConfig") -> None:
+    """The configuration in the run's folder, from which it can be resumed."""
+    from janus_jax import configuration, storage
     from janus_jax.runtime import multihost
 
     if multihost.primary():
-        (Path(config.folder) / CONFIG).write_text(configuration.dump(config))
-        if model is not None:
-            bundle.save(Path(config.folder) / MODEL, model)
+        storage.write_text(Path(config.folder) / CONFIG, configuration.dump(config))
 
 
 def _structure(config: "MdConfig"):
     """The structure of a configuration, repeated; its charge with it."""
+    from janus_jax import system
+
     structure = read_structure(config.structure, config.frame)
     copies = config.repeat[0] * config.repeat[1] * config.repeat[2]
-    if copies > 1 and structure.info.get("spin"):
+    given = system.of(structure)
+    if copies > 1 and given["spin"]:
         raise ConfigError(f"repeat is {config.repeat}, but the structure has a spin, which copies do not add up to")
-    if copies > 1 and structure.info.get("charge"):
-        structure.info["charge"] *= copies
+    if copies > 1 and given["charge"]:
+        structure.info["charge"] = given["charge"] * copies
     structure *= config.repeat
     if config.engine.devices > len(structure):
         raise ConfigError(f"{len(structure)} atoms on {config.engine.devices} devices: give fewer devices")

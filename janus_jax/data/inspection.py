@@ -48,6 +48,7 @@ def figures(summary: Summary) -> dict[str, Any]:
         "with_stress": int(np.isfinite(rows["pressure"]).sum()),
         "with_fixed_atoms": int((rows["fixed"] > 0).sum()),
         "charged": int((rows["charge"] != 0).sum()),
+        "with_spin": int((~np.isin(rows["spin"], (0, 1))).sum()),
         "config_types": _counts(rows["config_type"], summary.config_types),
         "datasets": _counts(rows["dataset"], summary.datasets),
         "atoms_per_structure": _range(rows["atoms"]),

@@ -9,6 +9,7 @@ import vesin
 from ase import Atoms
 
 import partition.cell
+from janus_jax import system
 from janus_jax.errors import StructureError
 from janus_jax.graph import AtomGraph
 from janus_jax.typing import Array, Bool, Float, Int
@@ -73,27 +74,13 @@ def from_atoms(atoms: Atoms, cutoff: float, dataset: int = 0) -> AtomGraph:
     Charge and spin multiplicity come from `atoms.info` ("charge", "spin"; 0 if absent).
 
     Raises:
-        StructureError: as `neighbor_list`.
+        StructureError: as `neighbor_list` and `system.of`.
     """
     n = len(atoms)
     pbc, cell = np.asarray(atoms.pbc), np.asarray(atoms.cell.array)
     positions = wrap(atoms.positions, cell, pbc)
     src, dst, image = neighbor_list(positions, cell, pbc, cutoff)
-
-    def info(key):
-        value = atoms.info.get(key, 0)
-        if value is None:
-            value = 0
-        try:
-            if isinstance(value, bool | np.bool_):
-                raise TypeError
-            whole = int(value)
-            if whole != float(value):
-                raise ValueError
-            return np.array([whole], np.int32)
-        except (TypeError, ValueError, OverflowError):
-            raise StructureError(f"{key} is {value}, not an integer") from None
-
+    given = system.of(atoms, dataset)
     return AtomGraph(
         positions=positions,
         numbers=atoms.numbers.astype(np.int32),
@@ -106,7 +93,7 @@ def from_atoms(atoms: Atoms, cutoff: float, dataset: int = 0) -> AtomGraph:
         cell=cell[None],
         pbc=pbc[None],
         structure_mask=np.ones(1, bool),
-        charge=info("charge"),
-        spin=info("spin"),
-        dataset=np.array([dataset], np.int32),
+        charge=np.array([given["charge"]], np.int32),
+        spin=np.array([given["spin"]], np.int32),
+        dataset=np.array([given["dataset"]], np.int32),
     )

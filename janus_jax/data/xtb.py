@@ -15,6 +15,7 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.data import atomic_numbers, chemical_symbols, ground_state_magnetic_moments
 
+from janus_jax import system
 from janus_jax.errors import MissingPackageError, UnknownNameError
 
 METHODS = {"gfn1-xtb": "GFN1-xTB", "gfn2-xtb": "GFN2-xTB"}
@@ -43,7 +44,8 @@ def calculator(method: str, *, spin: int = 0, charge: int = 0):
 def label(atoms: Atoms, method: str) -> Atoms:
     """A copy of `atoms` that carries energy, forces and, if periodic in 3-D, stress of `method`."""
     result = atoms.copy()
-    result.calc = calculator(method, spin=int(atoms.info.get("spin", 0)), charge=int(atoms.info.get("charge", 0)))
+    given = system.of(atoms)
+    result.calc = calculator(method, spin=given["spin"], charge=given["charge"])
     labels = {"energy": result.get_potential_energy(), "forces": result.get_forces()}
     if result.pbc.all():
         labels["stress"] = result.get_stress()

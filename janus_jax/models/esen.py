@@ -32,10 +32,10 @@ from janus_jax.models.equivariant import (
 )
 from janus_jax.models.potential import Exchange, Potential
 from janus_jax.models.radial import Linear, RadialMLP, Sequence, Silu, Table, gaussian_basis, polynomial_envelope
+from janus_jax.system import MAX_CHARGE, MAX_SPIN
 from janus_jax.typing import Array, Float, Int, pytree
 
 EDGE_DEGREE_RESCALE = 5.0
-MAX_CHARGE, MAX_SPIN = 100, 100
 
 
 class EsenConfig(Section):

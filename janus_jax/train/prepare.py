@@ -3,13 +3,14 @@
 import dataclasses
 import logging
 from contextlib import nullcontext
+from functools import partial
 
 import jax
 import numpy as np
 from ase.data import chemical_symbols
 from flax import nnx
 
-from janus_jax import bundle
+from janus_jax import bundle, system
 from janus_jax.data import references
 from janus_jax.data.dataset import Dataset
 from janus_jax.data.sources.base import digest
@@ -18,7 +19,7 @@ from janus_jax.errors import ConfigError, UnknownNameError
 from janus_jax.graph import Capacity
 from janus_jax.models import ModelConfig, build, convert
 from janus_jax.models.potential import Potential
-from janus_jax.prediction import check_elements, check_system, known_elements
+from janus_jax.prediction import check_elements, known_elements
 from janus_jax.train import capacity, coverage, fine_tune, optimizer, splits
 from janus_jax.train.config import TrainConfig
 from janus_jax.train.splits import Part
@@ -67,6 +68,10 @@ def prepare(config: TrainConfig) -> Prepared:
     datasets = {name: _dataset(config, part, model, table) for name, part in parts.items()}
     for data in datasets.values():
         _check(data, model)
+    for split, part in parts.items() if not system.reads(model) else ():
+        names = partial(_name, part)
+        if text := system.unseen_of_many(part.records["charge"], part.records["spin"], names):
+            log.warning("data.%s: %s", split, text)
     data_hash = digest(*(digest(p.summary.fingerprint, p.indices.tobytes().hex()) for p in parts.values()))
     return Prepared(
         datasets["train"], datasets.get("validation"), datasets.get("test"), chosen, model, data_hash, tuple(notes)
@@ -212,8 +217,12 @@ def _check_weights(config: TrainConfig, parts: dict[str, Part]) -> None:
                 raise UnknownNameError(f"name in loss.{key}", name, there)
 
 
+def _name(part: Part, place: int) -> str:
+    return part.source.name(int(part.indices[place]))
+
+
 def _check(data: Dataset, model: Potential) -> None:
     check_elements(model, data.summary.elements(data.indices))
     rows = data.records
     to_model = np.array(data.dataset_indices or [0])
-    check_system(model, rows["charge"], rows["spin"], to_model[rows["dataset"]])
+    system.check(model, rows["charge"], rows["spin"], to_model[rows["dataset"]])
