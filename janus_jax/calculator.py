@@ -58,7 +58,7 @@ class JanusCalculator(Calculator):
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state):
-        self.__dict__.update(state, _lock=threading.RLock())
+        vars(self).update(state, _lock=threading.RLock())
 
     def get_property(self, name, atoms=None, allow_calculation=True):
         """As ASE's; another thread's structure cannot come between the calculation and its result."""
