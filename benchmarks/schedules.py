@@ -46,7 +46,7 @@ def figures_7_and_11(transfer: float) -> None:
             base = makespan("1f1b_2nd", p, n, model, transfer)
             best = {k: makespan("wavek", p, n, model, transfer, unit=k) for k in range(p, n + 1)}
             k = min(best, key=lambda unit: best[unit])
-            split = makespan("split", p, n, model, transfer, trials=200, seconds=0.0)
+            split = makespan("split", p, n, model, transfer, trials=200)
             row = [base / makespan(name, p, n, model, transfer) for name in ("hanayo_2nd", "symfold")]
             row += [base / best[p], base / best[k], base / split]
             columns.append(row)
@@ -84,7 +84,7 @@ def section_b5() -> None:
     for k, published in SECTION_B5.items():
         print(f"WaveK k={k}: {100 * simulate(make('wavek', 4, 12, unit=k), times).bubble:.1f} ({published:.1f})")
     for cap in (4, 8):
-        timeline = simulate(make("split", 4, 12, cap=cap, times=times, trials=200, seconds=0.0), times)
+        timeline = simulate(make("split", 4, 12, cap=cap, times=times, trials=200), times)
         print(f"split cap {cap}: {100 * timeline.bubble:.1f}")
 
 
@@ -107,7 +107,7 @@ def bounds() -> None:
         for p, n in ((4, 12), (8, 32)):
             row = []
             for cap in (p, 2 * p):
-                found = simulate(make("split", p, n, cap=cap, times=times, seconds=2.0), times)
+                found = simulate(make("split", p, n, cap=cap, times=times), times)
                 least = times.total(p, n) / p / lower_bound(p, n, times, cap)
                 row.append(f"cap {cap:2d}: {100 * found.bubble:4.1f} (at least {100 * (1 - least):3.1f})")
             print(f"{model:10} P={p} N={n}  " + "   ".join(row))

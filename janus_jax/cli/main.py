@@ -135,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--split", help="parts of BF and BE: BFt=1,BEh=0.55")
         sub.add_argument("--transfer", type=float, default=0.0, help="time of a transfer (default: %(default)s)")
         sub.add_argument("--blocking", action="store_true", help="transfers keep both devices busy")
-        sub.add_argument("--seconds", type=float, default=2.0, help="for the search of split (default: %(default)s)")
+        sub.add_argument("--trials", type=int, help="of the search of split (default: about two seconds of them)")
         sub.add_argument("--seed", type=int, default=0, help="of that search (default: %(default)s)")
         if action == "tune":
             sub.add_argument("--memory", type=float, help="budget, in the unit of --sizes")

@@ -43,7 +43,7 @@ def _one(arguments, times, name: str, **options):
     from janus_jax import schedule
     from janus_jax.schedule import lower_bound, simulate, validate
 
-    search = {"seconds": arguments.seconds, "seed": arguments.seed} if name == "split" else {}
+    search = {"trials": arguments.trials, "seed": arguments.seed} if name == "split" else {}
     made = schedule.make(name, arguments.stages, arguments.microbatches, times=times, **options, **search)
     validate(made)
     timeline = simulate(made, times, arguments.transfer, blocking=arguments.blocking)
@@ -90,7 +90,7 @@ def _tune(arguments, times) -> dict[str, Any]:
 
     from janus_jax.schedule import tune
 
-    search = {"seconds": arguments.seconds, "seed": arguments.seed} if arguments.schedule == "split" else {}
+    search = {"trials": arguments.trials, "seed": arguments.seed} if arguments.schedule == "split" else {}
     best, tried = tune(
         arguments.schedule, arguments.stages, arguments.microbatches, times, arguments.memory,
         sizes=numbers(arguments.sizes) or None, transfer=arguments.transfer, blocking=arguments.blocking, **search,
