@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from janus_jax.errors import ScheduleError, UnknownNameError
 from janus_jax.schedule import NAMES, PAPER, PhaseTimes, make, paper, simulate, validate
-from janus_jax.schedule.instructions import COMPUTE, RECEIVE, SEND, Instruction, from_csv, from_text, to_csv, to_text
+from janus_jax.schedule.instructions import COMPUTE, Instruction, from_csv, from_text, to_csv, to_text
 from janus_jax.schedule.split import lower_bound
 
 positive = st.floats(0.05, 20)
@@ -96,11 +96,9 @@ def test_a_damaged_schedule_is_caught_at_the_right_device(case, data):
         del instructions[position]
     else:
         instructions.insert(position, victim)
-    with pytest.raises(ScheduleError) as caught:
+    again = "AR OS" if victim.op in ("AR", "OS") else "missing" if kind == "dropped" else "already"
+    with pytest.raises(ScheduleError, match=rf"^device {device}\b.*\b{again}"):
         validate(with_device(schedule, device, instructions))
-    if victim.op in COMPUTE:
-        assert f"device {device}" in str(caught.value) or "FE" in str(caught.value)
-        assert victim.op in str(caught.value)
 
 
 @few
@@ -138,20 +136,6 @@ def test_any_phase_before_what_it_needs_on_its_device_is_caught(case, data):
     if not pairs:
         return
     assert_swap_is_caught(schedule, device, *data.draw(st.sampled_from(pairs)))
-
-
-@few
-@given(cases(), st.data())
-def test_a_send_without_its_receive_is_caught(case, data):
-    schedule, _ = built(case)
-    transfers = [(d, k) for d, k, i in schedule if i.op in (*SEND, *RECEIVE)]
-    if not transfers:
-        return
-    device, position = data.draw(st.sampled_from(transfers))
-    instructions = list(schedule.devices[device])
-    del instructions[position]
-    with pytest.raises(ScheduleError, match=r"device \d+, position \d+"):
-        validate(with_device(schedule, device, instructions))
 
 
 @few
