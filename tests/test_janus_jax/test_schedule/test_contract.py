@@ -1,7 +1,9 @@
 """Every schedule passes the same suite: valid, complete, no faster than it can be, text that comes back."""
 
 import itertools
+import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from janus_jax.errors import ScheduleError, UnknownNameError
 from janus_jax.schedule import NAMES, PAPER, PhaseTimes, make, paper, simulate, validate
 from janus_jax.schedule.instructions import COMPUTE, Instruction, from_csv, from_text, to_csv, to_text
 from janus_jax.schedule.split import lower_bound
+from janus_jax.schedule.times import TYPICAL
 
 positive = st.floats(0.05, 20)
 few = settings(max_examples=25, deadline=None)
@@ -231,6 +234,18 @@ def test_bad_parameters_are_named(change, error, words):
     arguments = {"name": "wavek", "stages": 2, "micro_batches": 4} | change
     with pytest.raises(error, match=words):
         make(**arguments)
+
+
+def test_shares_of_our_models_are_those_measured():
+    """benchmarks/results/phases.json, the default memory."""
+    path = Path(__file__).parents[3] / "benchmarks" / "results" / "phases.json"
+    took = json.loads(path.read_text())["phases"]["keep"]["phase_ms"]
+    scale = took["FE"]
+    for op, value in TYPICAL.costs.items():
+        parts = {"BF": ("BFt", "BFr"), "BE": ("BEh", "BEw"), "FE*": ("FE",)}.get(op, (op,))
+        assert value == pytest.approx(sum(took[part] for part in parts) / scale, abs=0.02), op
+    assert paper("UMA-1.2B").costs["BFt"] == 1.0  # the paper gives no shares: BFt = FE, and both are shown
+    assert paper("UMA-1.2B").as_measured().costs["BFt"] == pytest.approx(0.51 * 3.12)
 
 
 def test_bad_times_are_named():

@@ -1,6 +1,7 @@
 """Pictures and the command line of schedules."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -42,13 +43,20 @@ def test_show_prints_figures_and_writes_files(tmp_path, capsys):
     assert figures["lower_bound"] <= figures["makespan"]
     assert figures["peak_inflight"] <= 8
     assert all((tmp_path / name).stat().st_size > 500 for name in ("a.svg", "a.json", "a.csv"))
-    assert main([*command, *times]) == 0
-    assert "bubble" in capsys.readouterr().out
+    assert figures["shares"] == "BFt 32 % of BF, BEh 33 % of BE"
+    assert not figures["with_other_shares"]  # given by the user
+    assert main(command) == 0
+    words = capsys.readouterr().out.split("a device; ")[1]  # the shares of our phases, then those of BFt = FE
+    assert re.match(r"BFt 51 % of BF, BEh 50 % of BE\nsplit cap=8 if BFt 37 % of BF, BEh 55 % of BE: bubble \d", words)
 
 
 def test_compare_and_tune(capsys):
     assert main(["schedule", "compare", *ARGUMENTS, "--model", "eSEN-100M", "--trials", "50", "--json"]) == 0
-    rows = {row["schedule"].split()[0]: row for row in json.loads(capsys.readouterr().out)["schedules"]}
+    text = capsys.readouterr().out
+    splits = [row for row in json.loads(text)["schedules"] if row["schedule"] == "split cap=8"]
+    assert [row["shares"] for row in splits] == ["BFt 30 % of BF, BEh 55 % of BE", "BFt 51 % of BF, BEh 50 % of BE"]
+    assert all(0 < row["bubble"] < 0.1 for row in splits)
+    rows = {row["schedule"].split()[0]: row for row in json.loads(text)["schedules"]}
     assert set(rows) == {"gpipe_2nd", "1f1b_2nd", "hanayo_2nd", "symfold", "wavek", "split"}
     assert rows["split"]["speedup_over_1f1b_2nd"] > rows["wavek"]["speedup_over_1f1b_2nd"] > 1.2
     assert main(["schedule", "tune", "--schedule", "wavek", *ARGUMENTS, "--memory", "17", "--json"]) == 0
