@@ -199,16 +199,6 @@ def test_split_is_1_7_times_as_fast_as_1f1b():
     assert np.mean(ratios) >= 1.7
 
 
-def test_wavek_is_that_of_figure_4():
-    schedule = make("wavek", 3, 6, unit=6)
-    words = [" ".join(f"{i.op}{i.micro}" for i in device) for device in schedule.compute()]
-    assert words[0] == (
-        "FE0 FE1 FE2 FF0 FE3 FF1 FE4 FF2 FE5 FF3 BF0 FF4 BF1 FF5 BF2 BE0 BF3 BE1 BF4 BE2 BF5 BE3 BE4 BE5"
-    )
-    assert words[2].startswith("FE0 FF0 FE1 FF1 FE2 FF2")
-    assert words[2].endswith("BF4 BE4 BF5 BE5")
-
-
 def test_a_simulation_worked_out_by_hand():
     times = PhaseTimes({"FE": 1.0, "FF": 2.0, "BF": 4.0, "BE": 3.0})
     # One micro-batch on two stages is a chain: 2 FE, 2 FF, 2 BF, 2 BE.
