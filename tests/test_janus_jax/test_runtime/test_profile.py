@@ -27,11 +27,14 @@ def test_a_timeline_is_in_order_and_foretold(one, name):
     record = Recorder(trainer.executor)
     trainer.step(state, *one.batches[0], record)
     timeline = record.timeline()
+    simulated = schedules.simulate(trainer.schedule, timeline.times)
     for device, instructions in enumerate(trainer.schedule.devices):
         chosen = [k for k, i in enumerate(instructions) if i.op in COMPUTE]
         start, end = timeline.start[device][chosen], timeline.end[device][chosen]
         assert (end >= start).all()
         assert (start[1:] >= end[:-1]).all()
+        foretold = sorted(chosen, key=lambda k: (simulated.start[device][k], simulated.end[device][k]))
+        assert sorted(chosen, key=lambda k: (timeline.start[device][k], timeline.end[device][k])) == foretold
     assert 0 <= timeline.bubble < 1
     ops = {i.op for device in trainer.schedule.compute() for i in device} - {"FE"}
     assert {op for op, _ in timeline.times.table} >= ops
