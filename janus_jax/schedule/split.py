@@ -10,6 +10,7 @@ schedules on every machine, busy or idle, and in all processes of a run.
 import dataclasses
 import heapq
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,8 @@ RULES = (
     ("BEh", "BFt", "FF", "FE", "BEw", "BFr"),
 )
 """Most urgent first."""
+STARTS = 3
+"""Rules that local search starts from."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,25 +228,37 @@ def split(
 
 
 def search(problem: Problem, bound: float, *, trials: int, seed: int) -> Found:
-    """Rules, then local search from the best of them."""
+    """Rules, then local search: half of the trials shared out to the best rules, the rest from the best of those."""
     rng = np.random.default_rng(seed)
-    best, best_order, best_priority = np.inf, [], None
-    for priority in _rules(problem):
-        makespan, order = problem.run(priority)
-        if makespan < best:
-            best, best_order, best_priority = makespan, order, np.array(priority)
-    assert best_priority is not None
-    for _ in range(trials):
-        if best <= bound * (1 + 1e-9):
-            break
-        candidate = _changed(problem, best_priority, rng)
-        makespan, order = problem.run(candidate.tolist(), limit=best + 1e-9)
-        if makespan <= best:
-            best, best_order, best_priority = makespan, order, candidate
+    tried = [Tried(*problem.run(priority), np.array(priority)) for priority in _rules(problem)]
+    best = sorted(tried, key=lambda one: one.makespan)[:STARTS]
+    share = trials // (2 * STARTS)
+    best = [_climb(problem, one, bound, share, rng) for one in best]
+    found = _climb(problem, min(best, key=lambda one: one.makespan), bound, trials - share * STARTS, rng)
     lists: list[list[tuple[str, int, int]]] = [[] for _ in range(problem.p)]
-    for k in best_order:
+    for k in found.order:
         lists[(k // problem.n) % problem.p].append(problem.name(k))
-    return Found(best, tuple(tuple(device) for device in lists))
+    return Found(found.makespan, tuple(tuple(device) for device in lists))
+
+
+class Tried(NamedTuple):
+    """Priorities of phases, and what they lead to."""
+
+    makespan: float
+    order: list[int]
+    priority: np.ndarray
+
+
+def _climb(problem: Problem, best: Tried, bound: float, trials: int, rng: np.random.Generator) -> Tried:
+    """The best of so many neighbours, each of the best so far."""
+    for _ in range(trials):
+        if best.makespan <= bound * (1 + 1e-9):
+            break
+        candidate = _changed(problem, best.priority, rng)
+        makespan, order = problem.run(candidate.tolist(), limit=best.makespan + 1e-9)
+        if makespan <= best.makespan:
+            best = Tried(makespan, order, candidate)
+    return best
 
 
 def _rules(problem: Problem):
