@@ -95,6 +95,8 @@ def test_plan_counts_what_a_trainer_has(tmp_path, capsys, monkeypatch):
     assert figures["capacity"]["edges"] == 1280
     assert figures["atoms_per_s"] == pytest.approx(512 / figures["step_s"])
     assert 0 < figures["bubble"] < 0.5
+    assert figures["shares"] == "BFt 51 % of BF, BEh 50 % of BE"
+    assert list(figures["bubble_with_other_shares"]) == ["BFt 25 % of BF, BEh 55 % of BE"]
     assert figures["transfers"] == 4 * 3 * 4  # four kinds, three borders, four micro-batches a data rank
     own = sum(row["parameters"] for row in figures["device_rows"])
     assert own >= 4 * figures["parameters"]  # the shared geometry is held by all
@@ -103,6 +105,8 @@ def test_plan_counts_what_a_trainer_has(tmp_path, capsys, monkeypatch):
     show(figures)
     text = capsys.readouterr().out
     assert "no throughput without times" in text
+    assert "(simulated; BFt 51 % of BF, BEh 50 % of BE)" in " ".join(text.split())
+    assert "bubble if BFt 25 % of BF, BEh 55 % of BE: " in text
     assert "GiB on each device" in text
     assert main(["plan", "mesh.pipe=7"]) == 2
     assert "the model has 2 blocks" in capsys.readouterr().err
