@@ -94,10 +94,13 @@ def show(figures: dict[str, Any]) -> None:
     console.print(table)
     moved = figures["transferred_bytes"] / GIB
     console.print(
-        f"schedule {figures['schedule']}: bubble {100 * figures['bubble']:.1f} % (simulated); "
+        f"schedule {figures['schedule']}: bubble {100 * figures['bubble']:.1f} % "
+        f"(simulated; {figures['shares']}); "
         f"{figures['transfers']} transfers a step on each data rank, {moved:.2f} GiB in all; "
         f"{figures['flop_per_step'] / 1e12:.2f} TFLOP a step"
     )
+    for shares, bubble in figures.get("bubble_with_other_shares", {}).items():
+        console.print(f"bubble if {shares}: {100 * bubble:.1f} %")
     if "step_s" in figures:
         console.print(f"{figures['step_s']:.3f} s a step, {figures['atoms_per_s']:,.0f} atoms/s with these times")
     else:

@@ -27,29 +27,36 @@ def numbers(text: str | None) -> dict[str, float]:
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     from janus_jax import schedule
-    from janus_jax.schedule.times import PAPER, PhaseTimes
+    from janus_jax.schedule.times import TYPICAL, PhaseTimes
 
-    if arguments.model is not None:
-        if arguments.times is not None:
-            raise ScheduleError("give --times or --model, not both")
-        phases = dict(schedule.paper(arguments.model).phases)
-    else:
-        phases = numbers(arguments.times) or dict(PAPER["UMA-1.2B"])
-    times = PhaseTimes(phases, numbers(arguments.split))
+    if arguments.model is not None and arguments.times is not None:
+        raise ScheduleError("give --times or --model, not both")
+    times = schedule.paper(arguments.model) if arguments.model else TYPICAL
+    if arguments.times or arguments.split:
+        times = PhaseTimes(numbers(arguments.times) or times.phases, numbers(arguments.split))
     return {"show": _show, "compare": _compare, "tune": _tune}[arguments.action](arguments, times)
+
+
+def _both(arguments, times) -> tuple:
+    """The times, and with other shares of BF and BE unless the user gave the shares: bubbles depend on them."""
+    if arguments.split:
+        return (times,)
+    others = (times.as_measured(), times.bft_is_fe())
+    return (times, *(other for other in others if other.shares != times.shares))
 
 
 def _one(arguments, times, name: str, **options):
     from janus_jax import schedule
     from janus_jax.schedule import lower_bound, simulate, validate
 
-    search = {"seconds": arguments.seconds, "seed": arguments.seed} if name == "split" else {}
+    search = {"trials": arguments.trials, "seed": arguments.seed} if name == "split" else {}
     made = schedule.make(name, arguments.stages, arguments.microbatches, times=times, **options, **search)
     validate(made)
     timeline = simulate(made, times, arguments.transfer, blocking=arguments.blocking)
     bound = lower_bound(arguments.stages, arguments.microbatches, times, options.get("cap"))
     figures = {
         "schedule": made.name,
+        "shares": times.shares if made.split else "BF and BE are whole",
         "bubble": timeline.bubble,
         "makespan": timeline.makespan,
         "lower_bound": bound,
@@ -71,7 +78,11 @@ def _show(arguments, times) -> dict[str, Any]:
         Path(arguments.csv).write_text(to_csv(made))
     if arguments.text:
         Path(arguments.text).write_text(to_text(made))
-    return {**figures, "gantt": gantt(timeline)}
+    figures["gantt"] = gantt(timeline)
+    if made.split:
+        others = _both(arguments, times)[1:]
+        figures["with_other_shares"] = [_one(arguments, o, arguments.schedule, cap=arguments.cap)[2] for o in others]
+    return figures
 
 
 def _compare(arguments, times) -> dict[str, Any]:
@@ -80,7 +91,8 @@ def _compare(arguments, times) -> dict[str, Any]:
     rows = []
     for name in NAMES:
         options = {"unit": arguments.unit} if name == "wavek" else {"cap": arguments.cap} if name == "split" else {}
-        rows.append(_one(arguments, times, name, **options)[2])
+        each = _both(arguments, times) if name == "split" else (times,)
+        rows += [_one(arguments, given, name, **options)[2] for given in each]
     base = next(row["makespan"] for row in rows if row["schedule"] == "1f1b_2nd")
     return {"schedules": [{**row, "speedup_over_1f1b_2nd": base / row["makespan"]} for row in rows]}
 
@@ -90,12 +102,17 @@ def _tune(arguments, times) -> dict[str, Any]:
 
     from janus_jax.schedule import tune
 
-    search = {"seconds": arguments.seconds, "seed": arguments.seed} if arguments.schedule == "split" else {}
+    search = {"trials": arguments.trials, "seed": arguments.seed} if arguments.schedule == "split" else {}
     best, tried = tune(
         arguments.schedule, arguments.stages, arguments.microbatches, times, arguments.memory,
         sizes=numbers(arguments.sizes) or None, transfer=arguments.transfer, blocking=arguments.blocking, **search,
     )  # fmt: skip
-    return {"best": dataclasses.asdict(best), "tried": [dataclasses.asdict(choice) for choice in tried]}
+    found = {"best": dataclasses.asdict(best), "tried": [dataclasses.asdict(choice) for choice in tried]}
+    if arguments.schedule == "split":
+        others = _both(arguments, times)[1:]
+        found["shares"] = times.shares
+        found["with_other_shares"] = [_one(arguments, other, "split", cap=best.value)[2] for other in others]
+    return found
 
 
 def show(figures: dict[str, Any]) -> None:
@@ -106,12 +123,13 @@ def show(figures: dict[str, Any]) -> None:
         print(
             f"{figures['schedule']}: bubble {100 * figures['bubble']:.1f} %, makespan {figures['makespan']:.4g} "
             f"(no schedule is below {figures['lower_bound']:.4g}), "
-            f"at most {figures['peak_inflight']} micro-batches on a device"
+            f"at most {figures['peak_inflight']} micro-batches on a device; {figures['shares']}"
         )
     elif "schedules" in figures:
-        head = ["schedule", "bubble, %", "makespan", "over 1F1B-2nd", "micro-batches held"]
+        head = ["schedule", "shares", "bubble, %", "makespan", "over 1F1B-2nd", "micro-batches held"]
         _tables.show(head, [
-            [s["schedule"], f"{100 * s['bubble']:.1f}", f"{s['makespan']:.4g}", f"{s['speedup_over_1f1b_2nd']:.2f}",
+            [s["schedule"], s["shares"] if "BFt" in s["shares"] else "",
+             f"{100 * s['bubble']:.1f}", f"{s['makespan']:.4g}", f"{s['speedup_over_1f1b_2nd']:.2f}",
              s["peak_inflight"]] for s in figures["schedules"]
         ])  # fmt: skip
     else:
@@ -119,3 +137,7 @@ def show(figures: dict[str, Any]) -> None:
                  "best" if c["value"] == figures["best"]["value"] else "" if c["fits"] else "too large"]
                 for c in figures["tried"]]  # fmt: skip
         _tables.show(["unit or cap", "makespan", "bubble, %", "memory", ""], rows)
+        if "shares" in figures:
+            print(f"all with {figures['shares']}")
+    for other in figures.get("with_other_shares", ()):
+        print(f"{other['schedule']} if {other['shares']}: bubble {100 * other['bubble']:.1f} %")

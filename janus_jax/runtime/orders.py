@@ -1,24 +1,12 @@
 """The schedule that a run follows: by name or from a file, the same in all processes."""
 
 from pathlib import Path
-from typing import Any
 
 from janus_jax import schedule as schedules
 from janus_jax.errors import ScheduleError, UnknownNameError
 from janus_jax.runtime.config import PipelineConfig
 from janus_jax.schedule import PhaseTimes, Schedule
-from janus_jax.schedule.split import effort
 from janus_jax.schedule.times import TYPICAL
-
-
-def search(name: str, stages: int, micro_batches: int) -> dict[str, Any]:
-    """Options of `schedule.make` and `schedule.tune` that bound a search by trials, not by the clock."""
-    return {"trials": effort(stages, micro_batches)} if name == "split" else {}
-
-
-def named(name: str, stages: int, micro_batches: int, times: PhaseTimes = TYPICAL, **options) -> Schedule:
-    """A schedule by name, the same on every machine."""
-    return schedules.make(name, stages, micro_batches, times=times, **options, **search(name, stages, micro_batches))
 
 
 def make_schedule(config: PipelineConfig, stages: int, micro_batches: int, times: PhaseTimes = TYPICAL) -> Schedule:
@@ -29,7 +17,7 @@ def make_schedule(config: PipelineConfig, stages: int, micro_batches: int, times
         ScheduleError: it is for other numbers, or cannot be run.
     """
     if config.schedule in schedules.NAMES:
-        return named(config.schedule, stages, micro_batches, times, unit=config.unit, cap=config.cap)
+        return schedules.make(config.schedule, stages, micro_batches, unit=config.unit, cap=config.cap, times=times)
     path = Path(config.schedule)
     if not path.is_file():
         raise UnknownNameError("pipeline.schedule (no such file either)", config.schedule, schedules.NAMES)

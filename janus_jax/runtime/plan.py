@@ -104,12 +104,19 @@ def plan(
         "edges_per_atom": neighbors,
         "schedule": schedule.name,
         "bubble": timeline.bubble,
+        "shares": timing.shares if schedule.split else "BF and BE are whole",
         "transfers": len(sends),
         "transferred_bytes": moved * mesh.data,
         "device_rows": rows,
         "largest_bytes": max(row["bytes"] for row in rows),
         "flop_per_step": sum(flop.values()) * micro_batches * mesh.data,
     }
+    if times is not None and schedule.split and times.table is None:
+        others = [other for other in (times.as_measured(), times.bft_is_fe()) if other.shares != times.shares]
+        made = [make_schedule(pipeline, mesh.pipe, micro_batches, other) for other in others]
+        figures["bubble_with_other_shares"] = {
+            other.shares: schedules.simulate(one, other).bubble for other, one in zip(others, made, strict=True)
+        }
     if times is not None:
         figures["step_s"] = timeline.makespan / 1e3
         figures["atoms_per_s"] = config.batch.micro_batches * atoms / figures["step_s"]

@@ -14,7 +14,6 @@ import jax
 from janus_jax import schedule as schedules
 from janus_jax.graph import AtomGraph, LabelCounts
 from janus_jax.runtime import multihost
-from janus_jax.runtime.orders import named, search
 from janus_jax.runtime.profile import Recorder
 from janus_jax.runtime.trainer import PipelineTrainer
 from janus_jax.schedule.tune import option
@@ -65,11 +64,11 @@ def tune(
     jax.block_until_ready(trainer.step(state, *batch, record)[0])
     times = record.timeline().times
     size = name, stages, schedule.micro_batches
-    _, tried = schedules.tune(*size, times, budget_bytes, sizes=sizes, **search(*size))
+    _, tried = schedules.tune(*size, times, budget_bytes, sizes=sizes)
     fitting = sorted((c for c in tried if c.fits), key=lambda choice: (choice.makespan, choice.memory))
     runs = []
     for choice in fitting[:CANDIDATES]:
-        one = trainer.with_schedule(named(*size, times, **{chosen_by: choice.value}))
+        one = trainer.with_schedule(schedules.make(*size, times=times, **{chosen_by: choice.value}))
         runs.append((_seconds(one, state, batch), choice, one))
     seconds, best, chosen = min(runs, key=lambda entry: (entry[0], entry[1].memory))
     figures = {

@@ -32,7 +32,7 @@ def make(
     Args:
         unit: of wavek (None: P).
         cap: of split (None: 2P).
-        search: `seconds`, `trials`, `seed` of split.
+        search: `trials`, `seed` of split.
 
     Raises:
         UnknownNameError: no such schedule.

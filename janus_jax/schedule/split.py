@@ -3,13 +3,14 @@
 Splitting BF and BE leaves little on the way from device to device (FE, FF, BFt, BEh); the rest (BFr, BEw)
 fills gaps (DESIGN.md, sections 4 and 5). An order is found by list scheduling: whenever a device is free it
 starts the ready phase of highest priority. Several rules are tried, then local search changes priorities
-of single phases as long as time allows. Equal seeds and budgets of trials give equal schedules.
+of single phases a fixed number of times. The search never looks at a clock, so that equal arguments give equal
+schedules on every machine, busy or idle, and in all processes of a run.
 """
 
 import dataclasses
 import heapq
-import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,8 @@ RULES = (
     ("BEh", "BFt", "FF", "FE", "BEw", "BFr"),
 )
 """Most urgent first."""
+STARTS = 3
+"""Rules that local search starts from."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,8 +193,8 @@ def lower_bound(stages: int, micro_batches: int, times: PhaseTimes, cap: int | N
 
 
 def effort(stages: int, micro_batches: int) -> int:
-    """Trials that take about a second; a number, so that all processes and all resumed runs find the same."""
-    return 10 + 500_000 // (len(OPS) * stages * micro_batches)
+    """Trials of local search by default: a million phases placed, about two seconds; less if small."""
+    return min(4000, 10 + 1_000_000 // (len(OPS) * stages * micro_batches))
 
 
 def split(
@@ -200,51 +203,62 @@ def split(
     cap: int | None = None,
     times: PhaseTimes = TYPICAL,
     *,
-    seconds: float = 2.0,
     trials: int | None = None,
     seed: int = 0,
 ) -> Schedule:
     """The best order found for six phases, with at most `cap` micro-batches on a device (None: 2P).
 
     Args:
-        seconds: for the search; at least one trial of each rule is made.
-        trials: number of trials of local search instead of a time, so that the result does not depend on
-            the machine.
+        trials: of local search, after one of each rule; None: `effort`.
 
     Raises:
-        ScheduleError: the cap is below 1.
+        ScheduleError: the cap is below 1, or trials below 0.
     """
     cap = 2 * stages if cap is None else cap
     if cap < 1:
         raise ScheduleError(f"cap is {cap}; a device must hold at least 1 micro-batch")
+    trials = effort(stages, micro_batches) if trials is None else trials
+    if trials < 0:
+        raise ScheduleError(f"trials is {trials}; it must be at least 0")
     times.check(stages, micro_batches)
-    found = search(Problem(stages, micro_batches, cap, times), lower_bound(stages, micro_batches, times, cap),
-                   seconds=seconds, trials=trials, seed=seed)  # fmt: skip
+    problem, bound = Problem(stages, micro_batches, cap, times), lower_bound(stages, micro_batches, times, cap)
+    found = search(problem, bound, trials=trials, seed=seed)
     place = folded(stages)
     return lower(computations(f"split cap={cap}", found.order, micro_batches, place, place), times)
 
 
-def search(problem: Problem, bound: float, *, seconds: float, trials: int | None, seed: int) -> Found:
-    """Rules, then local search from the best of them."""
+def search(problem: Problem, bound: float, *, trials: int, seed: int) -> Found:
+    """Rules, then local search: half of the trials shared out to the best rules, the rest from the best of those."""
     rng = np.random.default_rng(seed)
-    end = time.monotonic() + seconds
-    best, best_order, best_priority = np.inf, [], None
-    for priority in _rules(problem):
-        makespan, order = problem.run(priority)
-        if makespan < best:
-            best, best_order, best_priority = makespan, order, np.array(priority)
-    assert best_priority is not None
-    done = 0
-    while best > bound * (1 + 1e-9) and (done < trials if trials is not None else time.monotonic() < end):
-        done += 1
-        candidate = _changed(problem, best_priority, rng)
-        makespan, order = problem.run(candidate.tolist(), limit=best + 1e-9)
-        if makespan <= best:
-            best, best_order, best_priority = makespan, order, candidate
+    tried = [Tried(*problem.run(priority), np.array(priority)) for priority in _rules(problem)]
+    best = sorted(tried, key=lambda one: one.makespan)[:STARTS]
+    share = trials // (2 * STARTS)
+    best = [_climb(problem, one, bound, share, rng) for one in best]
+    found = _climb(problem, min(best, key=lambda one: one.makespan), bound, trials - share * STARTS, rng)
     lists: list[list[tuple[str, int, int]]] = [[] for _ in range(problem.p)]
-    for k in best_order:
+    for k in found.order:
         lists[(k // problem.n) % problem.p].append(problem.name(k))
-    return Found(best, tuple(tuple(device) for device in lists))
+    return Found(found.makespan, tuple(tuple(device) for device in lists))
+
+
+class Tried(NamedTuple):
+    """Priorities of phases, and what they lead to."""
+
+    makespan: float
+    order: list[int]
+    priority: np.ndarray
+
+
+def _climb(problem: Problem, best: Tried, bound: float, trials: int, rng: np.random.Generator) -> Tried:
+    """The best of so many neighbours, each of the best so far."""
+    for _ in range(trials):
+        if best.makespan <= bound * (1 + 1e-9):
+            break
+        candidate = _changed(problem, best.priority, rng)
+        makespan, order = problem.run(candidate.tolist(), limit=best.makespan + 1e-9)
+        if makespan <= best.makespan:
+            best = Tried(makespan, order, candidate)
+    return best
 
 
 def _rules(problem: Problem):

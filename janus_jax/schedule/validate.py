@@ -17,6 +17,7 @@ from janus_jax.schedule.instructions import (
     Instruction,
     Schedule,
     peer,
+    stage_of,
     virtual_stage,
 )
 
@@ -28,8 +29,8 @@ def validate(schedule: Schedule) -> None:
     """Raises ScheduleError if a schedule is not complete and runnable, even with sends that block.
 
     Checked: operations, stages and micro-batches exist and are on their device; each computation is there
-    once; inputs are there when it runs; sends and receives match, in the same order on both ends; nothing
-    waits for ever; nothing received or loaded stays unused; AR and OS end each device's list.
+    once, so is each load, send and receive; inputs are there when it runs; sends and receives match, in the same
+    order on both ends; nothing waits for ever; AR and OS end each device's list.
     """
     _check_placement(schedule)
     _check_complete(schedule)
@@ -77,18 +78,19 @@ def _check_placement(schedule: Schedule) -> None:
 def _check_complete(schedule: Schedule) -> None:
     split = schedule.split
     wanted = expected(schedule)
-    found: dict[Key, tuple[int, int]] = {}
+    found: set[Key] = set()
     for device, instructions in enumerate(schedule.devices):
         for position, key in keys(instructions, schedule, device):
             where = _at(device, position, instructions[position])
             if key not in wanted:
                 raise ScheduleError(f"{where}: not a phase of a schedule {'with' if split else 'without'} split phases")
-            if key in found:
-                raise ScheduleError(f"{where}: done already at position {found[key][1]} of device {found[key][0]}")
-            found[key] = device, position
+            if key in found or wanted[key] != device:
+                raise ScheduleError(f"{where}: done already on this device")
+            found.add(key)
     for key, device in wanted.items():
         if key not in found:
             raise ScheduleError(f"device {device}: {Instruction(*key)} is missing")
+    _check_moved(schedule)
     for device, instructions in enumerate(schedule.devices):
         if [i.op for i in instructions[-2:]] != ["AR", "OS"]:
             raise ScheduleError(f"device {device}: the list must end with AR OS")
@@ -97,16 +99,37 @@ def _check_complete(schedule: Schedule) -> None:
                 raise ScheduleError(f"device {device}: {op} is there {count} times")
 
 
+def _check_moved(schedule: Schedule) -> None:
+    """Each micro-batch is loaded once where it is used, each result that leaves is sent once and received once."""
+    p = schedule.stages
+    wanted = {(k, Instruction("LM", -1, micro)): False for (_, _, micro), k in expected(schedule).items()}
+    for (op, stage, micro), device in expected(schedule).items():
+        sent = None if op == "FE*" else sent_by(op, stage, p)
+        if sent is not None and schedule.virtual_device(sent[1]) != device:
+            to, part = stage_of(sent[1], p)
+            wanted[device, Instruction(sent[0], stage, micro)] = False
+            wanted[schedule.virtual_device(sent[1]), Instruction(f"R{sent[0][1]}{part}", to, micro)] = False
+    for device, position, instruction in schedule:
+        if instruction.op not in ("LM", *SEND, *RECEIVE):
+            continue
+        entry = device, instruction._replace(stage=-1) if instruction.op == "LM" else instruction
+        if wanted.get(entry, True):
+            raise ScheduleError(f"{_at(device, position, instruction)}: is there already")
+        wanted[entry] = True
+    for (device, instruction), there in wanted.items():
+        if not there:
+            raise ScheduleError(f"device {device}: {instruction} is missing")
+
+
 class _Device:
     """What a device has got so far."""
 
     def __init__(self, instructions, named: dict[int, Key]):
         self.list, self.named, self.at = instructions, named, 0
-        self.loaded: dict[int, int] = {}
-        self.inbox: dict[Data, int] = {}
-        self.outbox: dict[Data, int] = {}
+        self.loaded: set[int] = set()
+        self.inbox: set[Data] = set()
+        self.outbox: set[Data] = set()
         self.done: set[Key] = set()
-        self.used: set[int] = set()
 
     @property
     def next(self) -> Instruction | None:
@@ -130,9 +153,7 @@ def _run(schedule: Schedule) -> None:
                 ready.append(other)
                 continue
             if op == "LM":
-                if micro in device.loaded:
-                    raise ScheduleError(f"{where}: loaded already at position {device.loaded[micro]}")
-                device.loaded[micro] = device.at
+                device.loaded.add(micro)
             elif op in COMPUTE:
                 _compute(schedule, device, k, where)
             device.at += 1
@@ -144,21 +165,20 @@ def _compute(schedule: Schedule, device: _Device, k: int, where: str) -> None:
     op, stage, micro = key
     if micro not in device.loaded:
         raise ScheduleError(f"{where}: micro-batch {micro} has not been loaded on this device")
-    device.used.add(device.loaded[micro])
     for need in needs(key, p, split=schedule.split, recompute=schedule.recompute):
         remote = data(need, key, p)
         if remote is None or schedule.virtual_device(virtual_stage(need[0].rstrip("*"), need[1], p)) == k:
             if need not in device.done:
                 raise ScheduleError(f"{where}: {Instruction(*need)} has not been done yet on this device")
         elif remote in device.inbox:
-            device.used.add(device.inbox.pop(remote))
+            device.inbox.remove(remote)
         else:
             raise ScheduleError(f"{where}: its input from {Instruction(*need)} has not been received")
     device.done.add(key)
     sent = None if op == "FE*" else sent_by(op, stage, p)
     if sent is not None and schedule.virtual_device(sent[1]) != k:
         kind = "activation" if sent[0][1] == "A" else "gradient"
-        device.outbox[kind, sent[1], micro] = device.at
+        device.outbox.add((kind, sent[1], micro))
 
 
 def data(need: Key, key: Key, stages: int) -> Data | None:
@@ -192,9 +212,9 @@ def _meet(schedule: Schedule, devices: list[_Device], k: int, other: int) -> boo
         at = _at(*((other, there.at, theirs) if sender is here else (k, here.at, mine)))
         raise ScheduleError(f"{where}: meets {at}, which receives something else")
     if sent not in sender.outbox:
-        raise ScheduleError(f"{where}: there is nothing to send; it has not been computed, or was sent before")
-    del sender.outbox[sent]
-    receiver.inbox[received] = receiver.at
+        raise ScheduleError(f"{where}: there is nothing to send; it has not been computed yet")
+    sender.outbox.remove(sent)
+    receiver.inbox.add(received)
     sender.at += 1
     receiver.at += 1
     return True
@@ -214,12 +234,3 @@ def _check_end(schedule: Schedule, devices: list[_Device]) -> None:
             theirs = devices[other].next
             stands = "is at the end" if theirs is None else f"stands at position {devices[other].at}, {theirs}"
             raise ScheduleError(f"{_at(k, device.at, device.next)}: waits for ever; device {other} {stands}")
-    for k, device in enumerate(devices):
-        for carried, position in [*device.inbox.items(), *device.outbox.items()]:
-            use = "received and never used" if carried in device.inbox else "computed for another device and never sent"
-            raise ScheduleError(f"{_at(k, position, device.list[position])}: {use}")
-        for micro, position in device.loaded.items():
-            if position not in device.used:
-                raise ScheduleError(
-                    f"{_at(k, position, device.list[position])}: micro-batch {micro} is never used here"
-                )

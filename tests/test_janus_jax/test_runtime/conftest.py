@@ -66,8 +66,8 @@ class Toy(Potential):
         return jnp.tanh(h[:, 0]) @ self.head[...]
 
 
-def toy(dtype=np.float64) -> Toy:
-    model = Toy(rngs=nnx.Rngs(0))
+def toy(dtype=np.float64, blocks: int = 4) -> Toy:
+    model = Toy(blocks, rngs=nnx.Rngs(0))
     graphdef, state = nnx.split(model)
     return nnx.merge(graphdef, jax.tree.map(lambda a: a.astype(dtype), state))
 
@@ -99,13 +99,23 @@ class Reference:
     reports: list
 
 
-def reference(dtype, steps: int, micro_batches: int = 4) -> Reference:
-    model = toy(dtype)
+def emptied(graph: AtomGraph) -> AtomGraph:
+    """The same shapes with padding alone, as a data rank gets that has no structure left."""
+    masks = {name: np.zeros_like(getattr(graph, name)) for name in ("atom_mask", "edge_mask", "structure_mask")}
+    names = ("energy_mask", "forces_mask", "stress_mask")
+    targets = graph.targets.replace(**{name: np.zeros_like(getattr(graph.targets, name)) for name in names})
+    return graph.replace(targets=targets, **masks)
+
+
+def reference(dtype, steps: int, micro_batches: int = 4, blocks: int = 4, empty: tuple[int, ...] = ()) -> Reference:
+    """Args: `empty`: micro-batches of padding alone."""
+    model = toy(dtype, blocks)
     trainer = Trainer(model, ADAM, 100, LOSS)
     state = trainer.init(model)
     found = Reference(model, trainer, [], [state], [], [])
     for step in range(steps):
         graphs = [labelled(micro_batches * step + k, dtype) for k in range(micro_batches)]
+        graphs = [emptied(graph) if k in empty else graph for k, graph in enumerate(graphs)]
         counts = LabelCounts.of([_real(graph) for graph in graphs], dtype)
         state, terms, report = trainer.step(state, graphs, counts)
         found.batches.append((graphs, counts))

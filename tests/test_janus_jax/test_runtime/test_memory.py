@@ -89,6 +89,6 @@ def test_split_holds_no_more_than_wavek():
     none = {(kind, v): 0.0 for kind in ("activation", "gradient") for v in range(8)}
     peaks = [
         max(curve.max() for curve in footprint(schedule, Sizes(held, none)))
-        for schedule in (make("split", 4, 16, cap=4, seconds=0.2), make("wavek", 4, 16, unit=4))
+        for schedule in (make("split", 4, 16, cap=4, trials=50), make("wavek", 4, 16, unit=4))
     ]
     assert peaks[0] <= peaks[1]

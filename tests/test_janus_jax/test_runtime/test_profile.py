@@ -27,11 +27,14 @@ def test_a_timeline_is_in_order_and_foretold(one, name):
     record = Recorder(trainer.executor)
     trainer.step(state, *one.batches[0], record)
     timeline = record.timeline()
+    simulated = schedules.simulate(trainer.schedule, timeline.times)
     for device, instructions in enumerate(trainer.schedule.devices):
         chosen = [k for k, i in enumerate(instructions) if i.op in COMPUTE]
         start, end = timeline.start[device][chosen], timeline.end[device][chosen]
         assert (end >= start).all()
         assert (start[1:] >= end[:-1]).all()
+        foretold = sorted(chosen, key=lambda k: (simulated.start[device][k], simulated.end[device][k]))
+        assert sorted(chosen, key=lambda k: (timeline.start[device][k], timeline.end[device][k])) == foretold
     assert 0 <= timeline.bubble < 1
     ops = {i.op for device in trainer.schedule.compute() for i in device} - {"FE"}
     assert {op for op, _ in timeline.times.table} >= ops
@@ -97,6 +100,8 @@ def test_plan_counts_what_a_trainer_has(tmp_path, capsys, monkeypatch):
     assert figures["capacity"]["edges"] == 1280
     assert figures["atoms_per_s"] == pytest.approx(512 / figures["step_s"])
     assert 0 < figures["bubble"] < 0.5
+    assert figures["shares"] == "BFt 51 % of BF, BEh 50 % of BE"
+    assert list(figures["bubble_with_other_shares"]) == ["BFt 25 % of BF, BEh 55 % of BE"]
     assert figures["transfers"] == 4 * 3 * 4  # four kinds, three borders, four micro-batches a data rank
     own = sum(row["parameters"] for row in figures["device_rows"])
     assert own >= 4 * figures["parameters"]  # the shared geometry is held by all
@@ -105,6 +110,8 @@ def test_plan_counts_what_a_trainer_has(tmp_path, capsys, monkeypatch):
     show(figures)
     text = capsys.readouterr().out
     assert "no throughput without times" in text
+    assert "(simulated; BFt 51 % of BF, BEh 50 % of BE)" in " ".join(text.split())
+    assert "bubble if BFt 25 % of BF, BEh 55 % of BE: " in text
     assert "GiB on each device" in text
     one = TINY[0].replace("num_layers: 4", "num_layers: 1")
     assert main(["plan", one, "batch.atoms=32", "--json", "--plot", ""]) == 0  # one stage, as the defaults have

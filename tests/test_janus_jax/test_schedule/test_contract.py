@@ -1,6 +1,9 @@
 """Every schedule passes the same suite: valid, complete, no faster than it can be, text that comes back."""
 
 import itertools
+import json
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +12,9 @@ from hypothesis import strategies as st
 
 from janus_jax.errors import ScheduleError, UnknownNameError
 from janus_jax.schedule import NAMES, PAPER, PhaseTimes, make, paper, simulate, validate
-from janus_jax.schedule.instructions import COMPUTE, RECEIVE, SEND, Instruction, from_csv, from_text, to_csv, to_text
+from janus_jax.schedule.instructions import COMPUTE, Instruction, from_csv, from_text, to_csv, to_text
 from janus_jax.schedule.split import lower_bound
+from janus_jax.schedule.times import TYPICAL
 
 positive = st.floats(0.05, 20)
 few = settings(max_examples=25, deadline=None)
@@ -20,12 +24,12 @@ few = settings(max_examples=25, deadline=None)
 def cases(draw):
     """Arguments of `built`."""
     name = draw(st.sampled_from(NAMES))
-    stages, micro = draw(st.integers(1, 16)), draw(st.integers(1, 64))
+    stages, micro = draw(st.integers(1, 8)), draw(st.integers(1, 20))
     phases = {op: draw(positive) for op in ("FE", "FF", "BF", "BE")}
     parts = {"BFt": phases["BF"] * draw(st.floats(0.1, 0.9)), "BEh": phases["BE"] * draw(st.floats(0.1, 0.9))}
     option = {"unit": draw(st.integers(1, 40))} if name == "wavek" else {}
     if name == "split":
-        option = {"cap": draw(st.integers(1, 40)), "trials": 3, "seconds": 0.0}
+        option = {"cap": draw(st.integers(1, 40)), "trials": 3}
     return name, stages, micro, phases, parts, option
 
 
@@ -95,11 +99,9 @@ def test_a_damaged_schedule_is_caught_at_the_right_device(case, data):
         del instructions[position]
     else:
         instructions.insert(position, victim)
-    with pytest.raises(ScheduleError) as caught:
+    again = "AR OS" if victim.op in ("AR", "OS") else "missing" if kind == "dropped" else "already"
+    with pytest.raises(ScheduleError, match=rf"^device {device}\b.*\b{again}"):
         validate(with_device(schedule, device, instructions))
-    if victim.op in COMPUTE:
-        assert f"device {device}" in str(caught.value) or "FE" in str(caught.value)
-        assert victim.op in str(caught.value)
 
 
 @few
@@ -140,36 +142,36 @@ def test_any_phase_before_what_it_needs_on_its_device_is_caught(case, data):
 
 
 @few
-@given(cases(), st.data())
-def test_a_send_without_its_receive_is_caught(case, data):
-    schedule, _ = built(case)
-    transfers = [(d, k) for d, k, i in schedule if i.op in (*SEND, *RECEIVE)]
-    if not transfers:
-        return
-    device, position = data.draw(st.sampled_from(transfers))
-    instructions = list(schedule.devices[device])
-    del instructions[position]
-    with pytest.raises(ScheduleError, match=r"device \d+, position \d+"):
-        validate(with_device(schedule, device, instructions))
-
-
-@few
 @given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 14), st.data())
 def test_split_holds_the_cap_and_is_never_below_the_bound(stages, micro, cap, data):
     phases = {op: data.draw(positive) for op in ("FE", "FF", "BF", "BE")}
     times = PhaseTimes(phases, micro=tuple(data.draw(st.lists(positive, min_size=micro, max_size=micro))))
-    schedule = make("split", stages, micro, cap=cap, times=times, trials=5, seconds=0.0)
+    schedule = make("split", stages, micro, cap=cap, times=times, trials=5)
     timeline = simulate(schedule, times)
     assert timeline.inflight.max() <= cap
     assert timeline.makespan >= lower_bound(stages, micro, times, cap) * (1 - 1e-9)
-    again = make("split", stages, micro, cap=cap, times=times, trials=5, seconds=0.0)
+    again = make("split", stages, micro, cap=cap, times=times, trials=5)
     assert again.devices == schedule.devices
+
+
+def test_the_search_does_not_look_at_the_clock(monkeypatch):
+    """As many trials where an hour passes between any two looks at a clock as where a millisecond does."""
+    found = []
+    for step in (1e-3, 3600.0):
+        for clock in ("monotonic", "perf_counter", "process_time", "thread_time", "time"):
+            monkeypatch.setattr(time, clock, itertools.count(0.0, step).__next__)
+        schedule = make("split", 4, 12, cap=4, times=paper("UMA-1.2B"))
+        found.append(schedule.devices)
+    monkeypatch.undo()
+    assert found[0] == found[1]
+    timeline = simulate(schedule, paper("UMA-1.2B"))
+    assert timeline.bubble < 0.0585  # the rules alone leave 6.8 %: the default searches long enough
 
 
 @pytest.mark.parametrize("model", ["UMA-1.2B", "UMA-2.3B", "eSEN-100M", "eSEN-220M"])
 def test_split_beats_wavek(model):
     times = paper(model)
-    ours = simulate(make("split", 4, 12, cap=8, times=times, trials=200, seconds=0.0), times)
+    ours = simulate(make("split", 4, 12, cap=8, times=times, trials=200), times)
     best = min(simulate(make("wavek", 4, 12, unit=k), times).makespan for k in range(4, 13))
     assert ours.makespan < 0.95 * best
 
@@ -180,7 +182,7 @@ def test_split_leaves_little_bubble(model, stages, micro):
     """WaveK in the paper: 19.9 % at P=4, N=12."""
     times = paper(model)
     for cap, most in ((stages, 0.09), (2 * stages, 0.05)):
-        schedule = make("split", stages, micro, cap=cap, times=times, trials=20, seconds=0.0)
+        schedule = make("split", stages, micro, cap=cap, times=times, trials=20)
         timeline = simulate(schedule, times)
         assert timeline.bubble <= most, cap
         assert timeline.inflight.max() <= cap
@@ -192,19 +194,9 @@ def test_split_is_1_7_times_as_fast_as_1f1b():
     for model in PAPER:
         for stages, micro in ((8, 16), (4, 16), (4, 8)):
             times = paper(model)
-            ours = simulate(make("split", stages, micro, times=times, trials=20, seconds=0.0), times).makespan
+            ours = simulate(make("split", stages, micro, times=times, trials=20), times).makespan
             ratios.append(simulate(make("1f1b_2nd", stages, micro), times).makespan / ours)
     assert np.mean(ratios) >= 1.7
-
-
-def test_wavek_is_that_of_figure_4():
-    schedule = make("wavek", 3, 6, unit=6)
-    words = [" ".join(f"{i.op}{i.micro}" for i in device) for device in schedule.compute()]
-    assert words[0] == (
-        "FE0 FE1 FE2 FF0 FE3 FF1 FE4 FF2 FE5 FF3 BF0 FF4 BF1 FF5 BF2 BE0 BF3 BE1 BF4 BE2 BF5 BE3 BE4 BE5"
-    )
-    assert words[2].startswith("FE0 FF0 FE1 FF1 FE2 FF2")
-    assert words[2].endswith("BF4 BE4 BF5 BE5")
 
 
 def test_a_simulation_worked_out_by_hand():
@@ -232,6 +224,18 @@ def test_bad_parameters_are_named(change, error, words):
     arguments = {"name": "wavek", "stages": 2, "micro_batches": 4} | change
     with pytest.raises(error, match=words):
         make(**arguments)
+
+
+def test_shares_of_our_models_are_those_measured():
+    """benchmarks/results/phases.json, the default memory."""
+    path = Path(__file__).parents[3] / "benchmarks" / "results" / "phases.json"
+    took = json.loads(path.read_text())["phases"]["keep"]["phase_ms"]
+    scale = took["FE"]
+    for op, value in TYPICAL.costs.items():
+        parts = {"BF": ("BFt", "BFr"), "BE": ("BEh", "BEw"), "FE*": ("FE",)}.get(op, (op,))
+        assert value == pytest.approx(sum(took[part] for part in parts) / scale, abs=0.02), op
+    assert paper("UMA-1.2B").costs["BFt"] == 1.0  # the paper gives no shares: BFt = FE, and both are shown
+    assert paper("UMA-1.2B").as_measured().costs["BFt"] == pytest.approx(0.51 * 3.12)
 
 
 def test_bad_times_are_named():

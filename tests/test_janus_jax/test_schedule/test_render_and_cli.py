@@ -1,6 +1,7 @@
 """Pictures and the command line of schedules."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -14,7 +15,7 @@ ARGUMENTS = ["--stages", "4", "--microbatches", "12"]
 
 @pytest.fixture(scope="module")
 def timeline():
-    return simulate(make("split", 4, 8, cap=8, times=TIMES, trials=20, seconds=0.0), TIMES, 0.05)
+    return simulate(make("split", 4, 8, cap=8, times=TIMES, trials=20), TIMES, 0.05)
 
 
 def test_pictures_show_every_computation(timeline):
@@ -33,7 +34,7 @@ def test_pictures_show_every_computation(timeline):
 
 def test_show_prints_figures_and_writes_files(tmp_path, capsys):
     files = ["--svg", str(tmp_path / "a.svg"), "--trace", str(tmp_path / "a.json"), "--csv", str(tmp_path / "a.csv")]
-    command = ["schedule", "show", "--schedule", "split", *ARGUMENTS, "--cap", "8", "--seconds", "0.2"]
+    command = ["schedule", "show", "--schedule", "split", *ARGUMENTS, "--cap", "8", "--trials", "50"]
     times = ["--times", "FE=1,FF=1.43,BF=3.12,BE=1.66", "--split", "BFt=1,BEh=0.55", "--transfer", "0.05"]
     assert main([*command, *times, *files, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
@@ -42,13 +43,20 @@ def test_show_prints_figures_and_writes_files(tmp_path, capsys):
     assert figures["lower_bound"] <= figures["makespan"]
     assert figures["peak_inflight"] <= 8
     assert all((tmp_path / name).stat().st_size > 500 for name in ("a.svg", "a.json", "a.csv"))
-    assert main([*command, *times]) == 0
-    assert "bubble" in capsys.readouterr().out
+    assert figures["shares"] == "BFt 32 % of BF, BEh 33 % of BE"
+    assert not figures["with_other_shares"]  # given by the user
+    assert main(command) == 0
+    words = capsys.readouterr().out.split("a device; ")[1]  # the shares of our phases, then those of BFt = FE
+    assert re.match(r"BFt 51 % of BF, BEh 50 % of BE\nsplit cap=8 if BFt 37 % of BF, BEh 55 % of BE: bubble \d", words)
 
 
 def test_compare_and_tune(capsys):
-    assert main(["schedule", "compare", *ARGUMENTS, "--model", "eSEN-100M", "--seconds", "0.2", "--json"]) == 0
-    rows = {row["schedule"].split()[0]: row for row in json.loads(capsys.readouterr().out)["schedules"]}
+    assert main(["schedule", "compare", *ARGUMENTS, "--model", "eSEN-100M", "--trials", "50", "--json"]) == 0
+    text = capsys.readouterr().out
+    splits = [row for row in json.loads(text)["schedules"] if row["schedule"] == "split cap=8"]
+    assert [row["shares"] for row in splits] == ["BFt 30 % of BF, BEh 55 % of BE", "BFt 51 % of BF, BEh 50 % of BE"]
+    assert all(0 < row["bubble"] < 0.1 for row in splits)
+    rows = {row["schedule"].split()[0]: row for row in json.loads(text)["schedules"]}
     assert set(rows) == {"gpipe_2nd", "1f1b_2nd", "hanayo_2nd", "symfold", "wavek", "split"}
     assert rows["split"]["speedup_over_1f1b_2nd"] > rows["wavek"]["speedup_over_1f1b_2nd"] > 1.2
     assert main(["schedule", "tune", "--schedule", "wavek", *ARGUMENTS, "--memory", "17", "--json"]) == 0
@@ -82,5 +90,5 @@ def test_bad_parameters_get_a_sentence(arguments, words, capsys):
 
 
 def test_tuning_takes_the_fastest_that_fits():
-    best, tried = tune("split", 2, 6, TIMES, trials=5, seconds=0.0)
+    best, tried = tune("split", 2, 6, TIMES, trials=5)
     assert best.makespan == min(choice.makespan for choice in tried)
