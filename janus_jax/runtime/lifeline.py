@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 ALIVE, FAREWELL, GONE = b".", b"d", b"g"
@@ -39,7 +40,7 @@ class Lifeline:
         silence: float = SILENCE_SECONDS,
     ):
         self.lost = lost or stop
-        self.silence, self.number = silence, number
+        self.silence, self.number, self.pulse = silence, number, min(PULSE_SECONDS, silence / 4)
         self.ended = threading.Event()
         self._told = threading.Lock()
         self.sockets: list[socket.socket] = []
@@ -63,7 +64,7 @@ class Lifeline:
         threading.Thread(target=self._wait, args=(connection, other), daemon=True, name="lifeline").start()
 
     def _pulse(self) -> None:
-        while not self.ended.wait(min(PULSE_SECONDS, self.silence / 4)):
+        while not self.ended.wait(self.pulse):
             self._send(ALIVE)
 
     def _send(self, message: bytes) -> None:
@@ -78,7 +79,7 @@ class Lifeline:
         with connection:
             try:
                 while word == ALIVE:
-                    word = connection.recv(1)
+                    word = self._heard(connection)
                 if word == GONE:
                     how, other = "has ended or does not answer", int.from_bytes(connection.recv(4), "big")
             except TimeoutError:
@@ -89,6 +90,16 @@ class Lifeline:
             if self.number == 0:
                 self._send(GONE + other.to_bytes(4, "big"))
             self.lost(other, how)
+
+    def _heard(self, connection: socket.socket) -> bytes:
+        """The next letter. Silence counts only if this process was awake: a queue may suspend all of a job at once."""
+        while True:
+            began = time.monotonic()
+            try:
+                return connection.recv(1)
+            except TimeoutError:
+                if time.monotonic() - began < self.silence + self.pulse:
+                    raise
 
     def end(self) -> None:
         """This process has done its part."""

@@ -16,6 +16,7 @@ import pytest
 from janus_jax import bundle
 from janus_jax.errors import RunInUseError
 from janus_jax.runtime import launch
+from janus_jax.runtime.lifeline import STATUS
 from janus_jax.runtime.multihost import COORDINATOR, COUNT, NUMBER
 from janus_jax.train import run
 
@@ -152,6 +153,7 @@ def runs(pid):
 HOLD = """
 import sys, time
 from pathlib import Path
+from janus_jax.runtime.lifeline import Lifeline
 number, where = int(sys.argv[1]), Path(sys.argv[2])
 
 def agree(text):
@@ -195,10 +197,15 @@ def test_a_frozen_and_a_killed_process_are_named_by_all_others(tmp_path, number,
             process.communicate()
 
 
-def test_processes_that_live_and_end_are_left_alone(tmp_path):
+def test_processes_that_live_are_suspended_together_and_end_are_left_alone(tmp_path):
     held = [run_python(HOLD, k, tmp_path / "address") for k in range(3)]
     try:
-        assert [[process.stdout.readline() for _ in range(2)] for process in held] == [["up\n", "still up\n"]] * 3
+        assert [process.stdout.readline() for process in held] == ["up\n"] * 3
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            time.sleep(5 * (number == signal.SIGCONT))  # longer than the silence that is allowed
+            for process in held:
+                process.send_signal(number)
+        assert [process.stdout.readline() for process in held] == ["still up\n"] * 3
         held[1].communicate("", timeout=30)
         assert held[1].returncode == 0
         assert held[0].poll() is None
