@@ -23,8 +23,6 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     for name in ("cutoff", "channels"):
         if not getattr(arguments, name) > 0:
             raise ConfigError(f"--{name} {getattr(arguments, name)}: must be positive")
-    if arguments.skin < 0:
-        raise ConfigError(f"--skin {arguments.skin}: must not be negative")
     structure = read_structure(arguments.file, arguments.frame)
     reach = arguments.cutoff + arguments.skin
     try:

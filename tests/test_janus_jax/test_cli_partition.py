@@ -35,8 +35,8 @@ def test_prints_figures_and_draws(structure, capsys):
     [
         (["missing.xyz"], "missing.xyz"),
         (["liquid.xyz", "--ranks", "0"], "0 ranks"),
-        (["liquid.xyz", "--cutoff", "-1"], "--cutoff -1.0: must be positive"),
-        (["liquid.xyz", "--skin", "-1"], "--skin -1.0: must not be negative"),
+        (["liquid.xyz", "--cutoff", "-1"], "--cutoff is -1; it must be a finite number, not below 0"),
+        (["liquid.xyz", "--skin", "-1"], "--skin is -1; it must be a finite number, not below 0"),
         (["liquid.xyz", "--frame", "7"], "frame 7"),
         (["text.xyz"], "text.xyz"),
         (["flat.xyz"], "flat.xyz: the cell vectors lie in one plane"),
