@@ -75,9 +75,10 @@ class Simulation:
                 raise ConfigError(
                     f"{self.folder} holds a run already ({', '.join(there)}); give another folder, or resume it"
                 )
+        self._release: Callable[[], object] = lambda: None
         if self.folder:
             self.folder.mkdir(parents=True, exist_ok=True)
-            weakref.finalize(self, Hold(self.folder).release)
+            self._release = weakref.finalize(self, Hold(self.folder).release)
             items.clear_unfinished(self.folder / restart.FOLDER)
         self._checkpoints = restart.Checkpoints(self.folder) if self.folder else None
         saved = None
@@ -163,6 +164,10 @@ class Simulation:
             raise
         self._save()
         return why
+
+    def close(self) -> None:
+        """Let other processes go on with the run: its folder is held until then, or until this object is gone."""
+        self._release()
 
     def _run(self, end: int, progress, stop) -> str | None:
         engine, why = self.engine, None

@@ -53,6 +53,7 @@ def test_processes_share_a_run_that_one_process_can_go_on_with(tmp_path):
     again.run(5)
     np.testing.assert_allclose(again.engine.positions(), one.engine.positions(), atol=1e-10)
     np.testing.assert_allclose(thermo(tmp_path / "two"), thermo(tmp_path / "one"), rtol=1e-9, atol=1e-9)
+    again.close()
     # SIGTERM to one of them, not the first, stops all between two steps
     command = [*command[: command.index("md")], "md", "--resume", "two", "--steps", "1000000"]
     launcher = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -6,6 +6,7 @@ from ase import Atoms
 from ase.build import bulk
 
 from janus_jax.errors import DynamicsError
+from janus_jax.lock import LOCK
 from md.engine import Engine
 from md.ensembles import EnsembleConfig
 from md.simulation import Simulation
@@ -26,7 +27,7 @@ def test_coincident_atoms_are_named_and_nothing_is_saved(argon, tmp_path, name):
     argon.positions[6] = argon.positions[1] - argon.cell.array[1]  # through the boundary
     with pytest.raises(DynamicsError, match=r"atoms (1 and 6|6 and 1) are \d\.\de[-+]\d+ Å apart"):
         Simulation(MODEL, argon, EnsembleConfig(name=name), folder=tmp_path / "run")
-    assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != LOCK]
 
 
 def test_forces_that_are_not_numbers_at_the_start_are_said(argon):
