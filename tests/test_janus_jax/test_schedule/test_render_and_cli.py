@@ -74,7 +74,7 @@ def test_compare_and_tune(capsys):
         (["show", "--schedule", "symfold", "--times", "FE:1"], "'FE:1' is not of the form"),
         (["show", "--schedule", "symfold", "--transfer", "-1"], "--transfer is -1; it must be a finite"),
         (["compare", "--transfer", "nan"], "--transfer is nan; it must be a finite number, not below 0"),
-        (["show", "--seconds", "inf"], "--seconds is inf; it must be"),
+        (["tune", "--memory", "inf"], "--memory is inf; it must be"),
         (["tune", "--memory", "nan"], "--memory is nan; it must be"),
         (["tune", "--sizes", "FE=nan,FF=1,BF=1"], "FE=nan: must be a finite number"),
         (["show", "--times", "FE=-1,FF=1,BF=1,BE=1"], "FE=-1: must be a finite number"),
