@@ -94,7 +94,7 @@ def test_an_unreadable_checkpoint_is_moved_aside_and_made_again(argon, tmp_path)
             path.write_bytes(b"broken")
     again = Simulation(model(), None, config, folder=tmp_path, resume=True, **options)
     assert again.engine.step == 10
-    assert (tmp_path / "checkpoints" / "20.aside").exists()
+    assert (tmp_path / "checkpoints" / "20.unreadable").exists()
     assert [reading.step for reading in again.readings] == [0, 10]
     again.run(10)
     assert Simulation(model(), None, config, folder=tmp_path, resume=True, **options).engine.step == 20
