@@ -75,7 +75,7 @@ def save(
     }
     arrays = {HEADER: np.array(json.dumps(header)), **convert.save_state(model)}
     need = sum(np.asarray(array).nbytes for array in arrays.values())
-    with storage.room_for(Path(path), need), storage.replacing(Path(path)) as file:
+    with storage.replacing(Path(path), need) as file:
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
 
 

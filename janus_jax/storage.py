@@ -20,23 +20,31 @@ def write_text(path: Path, text: str) -> None:
         DiskFullError: no room.
     """
     data = text.encode()
-    with room_for(path, len(data)), replacing(path) as file:
+    with replacing(path, len(data)) as file:
         file.write(data)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of `path` when it is whole; removed if something fails."""
+def replacing(path: Path, need: int) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the place of `path` when it is whole; removed if something fails.
+
+    Args:
+        need: bytes, about.
+
+    Raises:
+        DiskFullError: no room.
+    """
     partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with room_for(path, need):
+        try:
+            with partial.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager

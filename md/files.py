@@ -1,6 +1,7 @@
 """Files of a run: thermo.csv and trajectories that only grow, and that a restart cuts back to its checkpoint."""
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.units import fs
 
+from janus_jax import storage
 from janus_jax.errors import DynamicsError
 from md.config import OutputConfig
 from md.h5md import H5mdWriter
 from md.reading import COLUMNS, THERMO
 
-PARTIAL = ".partial"
 EXTXYZ, H5MD, FINAL = "trajectory.extxyz", "trajectory.h5md", "final.extxyz"
 
 
@@ -66,7 +67,10 @@ class Files:
     def frame(self, atoms: Atoms, step: int, time_fs: float, energy: float, forces: np.ndarray) -> None:
         """A frame in each of the formats."""
         if "extxyz" in self.output.formats:
-            self._extxyz(EXTXYZ, atoms, energy, forces, append=True)
+            frame = self._labelled(atoms, energy, forces if "forces" in self.output.fields else None)
+            if "velocities" not in self.output.fields:
+                frame.arrays.pop("momenta", None)
+            ase.io.write(self.folder / EXTXYZ, frame, format="extxyz", append=True)
         if self.h5md:
             arrays = {"position": atoms.positions, "edges": atoms.cell.array}
             if "velocities" in self.output.fields:
@@ -78,15 +82,13 @@ class Files:
 
     def final(self, atoms: Atoms, energy: float, forces: np.ndarray) -> None:
         """The last state, with everything."""
-        self._extxyz(FINAL + PARTIAL, atoms, energy, forces, append=False, every=True)
-        (self.folder / (FINAL + PARTIAL)).replace(self.folder / FINAL)
+        text = io.StringIO()
+        ase.io.write(text, self._labelled(atoms, energy, forces), format="extxyz")
+        storage.write_text(self.folder / FINAL, text.getvalue())
 
-    def _extxyz(self, name: str, atoms: Atoms, energy: float, forces, append: bool, every: bool = False) -> None:
+    @staticmethod
+    def _labelled(atoms: Atoms, energy: float, forces: np.ndarray | None) -> Atoms:
         frame = atoms.copy()
-        known = {"energy": energy}
-        if every or "forces" in self.output.fields:
-            known["forces"] = forces
+        known = {"energy": energy} | ({} if forces is None else {"forces": forces})
         frame.calc = SinglePointCalculator(frame, **known)
-        if not every and "velocities" not in self.output.fields:
-            frame.arrays.pop("momenta", None)
-        ase.io.write(self.folder / name, frame, format="extxyz", append=append)
+        return frame

@@ -7,7 +7,6 @@ as at the start of a run), and the run goes on to rounding.
 """
 
 import dataclasses
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +80,7 @@ class Checkpoints:
     def __init__(self, folder: Path):
         self.folder = (folder / FOLDER).absolute()
         self.written: set[int] = set()
-        logging.getLogger("absl").setLevel(logging.CRITICAL)  # as in training: what fails is raised
-        self.manager = ocp.CheckpointManager(self.folder, options=ocp.CheckpointManagerOptions(max_to_keep=2))
+        self.manager = items.manager(self.folder, max_to_keep=2)
 
     def save(self, step: int, arrays: dict[str, jax.Array], about: dict[str, Any]) -> None:
         """Write; `about` has ranks and rows of the cut."""
@@ -100,9 +98,8 @@ class Checkpoints:
             about=ocp.args.JsonSave(items.seal(described)),  # type: ignore[call-arg]
         )
         size = sum(array.nbytes for array in arrays.values())
-        storage.ask_for(self.folder, size)
+        items.save(self.manager, step, contents, size)
         with storage.room_for(self.folder, size):
-            self.manager.save(step, args=contents, force=True)
             self.manager.wait_until_finished()
 
     def load(self, devices: int) -> Saved:

@@ -122,7 +122,7 @@ class Simulation:
         if multihost.primary():
             self.folder.mkdir(parents=True, exist_ok=True)
             before_files()
-            with storage.replacing(self.folder / START) as file:
+            with storage.replacing(self.folder / START, sum(a.nbytes for a in atoms.arrays.values())) as file:
                 ase.io.write(file, atoms, format="traj")  # type: ignore[operator, arg-type]
         self._checkpoint()
 

@@ -6,7 +6,6 @@ configuration, a hash of the data, and sums by which damage is noticed. There is
 random state: what epoch n draws depends on the seed and n alone.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,13 +90,9 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
         self.bests: dict[int, int] = {}
         """Of a checkpoint, the step of the best validation up to then."""
         self.folder = Path(folder).absolute()
-        # what Orbax cannot write it raises too, and says in hundreds of lines
-        logging.getLogger("absl").setLevel(logging.CRITICAL)
         if jax.process_count() > 1:
             ocp.type_handlers.register_type_handler(jax.Array, _PartsHandler(primary_host=None), override=True)
-        self.manager = ocp.CheckpointManager(
-            self.folder, options=ocp.CheckpointManagerOptions(preservation_policy=self)
-        )
+        self.manager = items.manager(self.folder, preservation_policy=self)
 
     def save(self, state: TrainState, about: dict[str, Any]) -> None:
         """Start writing; `about` holds the progress of the run, which names the best step so far."""
@@ -114,11 +109,8 @@ class Checkpoints(checkpoint_managers.PreservationPolicy):
             state=ocp.args.StandardSave(state),  # type: ignore[call-arg]
             about=ocp.args.JsonSave(items.seal(described)),  # type: ignore[call-arg]
         )
-        # Forced: a damaged or foreign checkpoint of a later step must not keep this one from being written.
         self.size = sum(array.nbytes for array in jax.tree.leaves(state))
-        storage.ask_for(self.folder, self.size)
-        with storage.room_for(self.folder, self.size):  # also of the one before, which was written in the background
-            self.manager.save(step, args=contents, force=True)
+        items.save(self.manager, step, contents, self.size)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
         """Orbax's question which to keep: what cannot be read, the newest two with their best, every n-th."""

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from janus_jax import storage
 from janus_jax.errors import CheckpointError
 from janus_jax.runtime import multihost
 
@@ -48,17 +49,35 @@ def sums(tree: Any) -> list[int]:
 
     It does not depend on the layout, and one flipped bit always changes it.
     """
-    found = [sum(_sum(shard.data) for shard in a.addressable_shards if shard.replica_id == 0) for a in _arrays(tree)]
+    arrays = jax.tree.leaves(tree)
+    found = [sum(_sum(shard.data) for shard in a.addressable_shards if shard.replica_id == 0) for a in arrays]
     return multihost.summed(np.array([value % 2**64 for value in found], np.uint64)).tolist()
-
-
-def _arrays(tree: Any) -> list[jax.Array]:
-    return jax.tree.leaves(tree)
 
 
 def _sum(data: Any) -> int:
     array = np.ascontiguousarray(data)
     return int(array.reshape(-1).view(f"u{array.dtype.itemsize}").sum(dtype=np.uint64))
+
+
+def manager(folder: Path, **options: Any) -> ocp.CheckpointManager:
+    """What writes checkpoints. Whatever it cannot write it raises, and is kept from saying in hundreds of lines."""
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    return ocp.CheckpointManager(folder, options=ocp.CheckpointManagerOptions(**options))
+
+
+def save(manager: ocp.CheckpointManager, step: int, contents: Any, size: int) -> None:
+    """Start writing.
+
+    Args:
+        size: bytes, about.
+
+    Raises:
+        DiskFullError: no room, for this one or the one before, which was written in the background.
+    """
+    folder = Path(manager.directory)
+    storage.ask_for(folder, size)
+    with storage.room_for(folder, size):  # forced: one of a later step, damaged or foreign, must not hinder this one
+        manager.save(step, args=contents, force=True)
 
 
 @contextmanager
