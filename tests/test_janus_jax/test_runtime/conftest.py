@@ -84,7 +84,7 @@ def labelled(number: int, dtype=np.float64) -> AtomGraph:
         rng.normal(size=(structures, 3, 3)).astype(dtype), graph.structure_mask,
         rng.uniform(0.5, 2, structures).astype(dtype),
     )  # fmt: skip
-    return graph.replace(targets=targets)
+    return graph.replace(targets=targets, dataset=np.zeros_like(graph.dataset))  # the model has no data sets
 
 
 @dataclasses.dataclass(frozen=True)
